@@ -32,8 +32,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "storage": ["--rows", "100", "--positions", "100"],
     "store_queries": ["--rows", "400"],
 }
-TABLES = {"__main__", "picture", "ratios", "row_formats"}
-ELSEWHERE = {"engine"}  # beside the tests of what they measure
+TABLES = {"__main__", "picture", "random_student", "ratios", "row_formats"}
+ELSEWHERE = {"engine", "readers", "throughput"}  # have tests of their own
 NEED_MORE = {"attention", "bag_of_words", "cluster_kills", "documents", "files", "html", "labels", "layer_codecs"}
 NEED_MORE |= {"scores", "serving", "words"}
 

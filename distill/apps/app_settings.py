@@ -6,53 +6,13 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.errors import did_you_mean
 from pipeline.parsing import names_of
 from pipeline.settings import Settings
 from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
 from student.cascade.config import CollectFlags
 
-TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
-STATIC = {"model2vec": "model2vec", "nanotoken": "model2vec, nanotoken", "fasttext": "fastText"}
-PEERS = TRANSFORMERS | STATIC
-PICTURES = (".svg", ".png")
 # as browsers send it, which is "null" for a page opened from a file
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
-
-
-class BenchSettings(JsonFlags):
-    """Flags of ``distill bench``."""
-
-    student: Path | None = Field(None, description="Folder of a run. Default: a new student of the default size.")
-    peer: tuple[str, ...] = Field(
-        (),
-        description=(
-            f"Compare with this peer: {', '.join(PEERS)}, or the folder of another run. Repeat for more. Default: "
-            "all of these."
-        ),
-    )
-    seconds: float = Field(90, gt=0, le=86_400, description="Duration of the measurement in seconds, approximately.")
-    output: Path | None = Field(None, description="Draw a chart into this .svg or .png file.")
-
-    @field_validator("peer")
-    @classmethod
-    def _known(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
-        for name in peers:
-            if name not in PEERS and not Path(name).is_dir():
-                raise ValueError(f"unknown peer {name!r}. {did_you_mean(name, PEERS)}")
-        return peers
-
-    @field_validator("output")
-    @classmethod
-    def _a_picture(cls, output: Path | None) -> Path | None:
-        if output is not None and (output.suffix not in PICTURES or output.is_dir()):
-            raise ValueError(f"{output}: give the name of a file that ends in {' or '.join(PICTURES)}")
-        return output
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """The requested peers."""
-        return self.peer or tuple(PEERS)
 
 
 class Demo(Settings):

@@ -18,7 +18,7 @@ _PANELS = {
     "Teachers": {"teachers": "finetune-teacher augment teacher-dump check"},
     "Logit sets": {"sets": "import extend verify diff recode push pull join", "sql": "sql"},
     "Students": {"students": "pretrain-student filters train-student sweep evaluate describe masked-words"},
-    "Answers": {"predictions": "predict certify cascade export", "applications": "serve bench"},
+    "Answers": {"predictions": "predict certify cascade export", "applications": "serve"},
     "All together": {"applications": "quickstart results report"},
     "Data": {"manifests": "tasks"},
 }

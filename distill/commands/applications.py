@@ -1,17 +1,11 @@
-"""``distill quickstart``, ``results``, ``report``, ``bench`` and ``serve``: what is built on both stages."""
+"""``distill quickstart``, ``results``, ``report`` and ``serve``: what is built on both stages."""
 
 import dataclasses
-import importlib.util
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.apps.app_settings import (
-    PEERS,
-    STATIC,
-    TRANSFORMERS,
-    BenchSettings,
     Demo,
     QuickstartSettings,
     ReportSettings,
@@ -21,18 +15,11 @@ from distill.apps.app_settings import (
 from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline import console
-from pipeline.errors import ConfigError, DataError, MissingDependencyError
+from pipeline.errors import ConfigError, DataError
 from pipeline.training.run_record import kind_of_folder
 
 if TYPE_CHECKING:
-    import torch
-
-    from distill.apps.bench.readers import Reader, Sentences
     from distill.apps.report.page import Page
-    from student.predict.predictor import Predictor
-
-# The libraries of the peers of `distill bench`, by the names of their modules, and the packages that have them.
-PACKAGES = {"model2vec": "model2vec", "nanotoken": "nanotoken", "fasttext": "fasttext-numpy2"}
 
 
 @command(QuickstartSettings)
@@ -143,81 +130,6 @@ def _page(settings: ReportSettings, folder: Path, kind: str | None) -> "Page":
     from distill.apps.report.set_page import set_page
 
     return set_page(folder, settings.allow_unverified)
-
-
-@command(BenchSettings)
-def bench(config: BenchSettings) -> Result:
-    """Measure the throughput of a student on this machine, compared with BERT and other models."""
-    if config.output is not None:
-        needs_libraries("distill bench --output", "report", "matplotlib")
-    left_out = _not_installed(config)
-    wanted = [peer for peer in config.peers if peer not in left_out]
-    from distill.apps.bench.readers import load_or_make, load_peers, sentences_for
-    from distill.apps.bench.timing import as_json, measure, speed_tables
-    from pipeline.devices import has_fast_bf16
-
-    if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
-        # Emulated bf16 would make the transformers look slower than they are.
-        left_out["bf16"] = "this machine has no instructions for it"
-    name = config.student.resolve().name if config.student else "new student"
-    predictor = load_or_make(config.student)
-    students = {name: predictor} | load_peers([peer for peer in wanted if peer not in PEERS], predictor)
-    sentences = sentences_for(predictor)
-    speeds = measure(partial(_readers, students, wanted, sentences), sentences, config.seconds)
-    if config.output is not None:
-        from distill.apps.bench.timing import draw_speeds
-
-        draw_speeds(config.output, speeds)
-    settings = {"student": str(config.student) if config.student else None, "seconds": config.seconds}
-    result = Result(as_json(speeds, settings | {"left_out": left_out})).add(*speed_tables(speeds))
-    for left, reason in left_out.items():
-        result.note(f"left out: {left}: {reason}")
-    return result
-
-
-def _not_installed(config: BenchSettings) -> dict[str, str]:
-    """Returns the peers whose library is missing, and why.
-
-    A missing library is an error only for peers that were named.
-    """
-    missing: dict[str, str] = {}
-    for name in config.peers:
-        try:
-            if name in TRANSFORMERS:
-                needs_teacher_libraries()
-            elif name in PACKAGES and importlib.util.find_spec(name) is None:
-                raise MissingDependencyError(f"{name} is not installed: pip install {PACKAGES[name]}")
-        except MissingDependencyError as error:
-            if config.peer:
-                raise
-            missing[name] = str(error)
-    return missing
-
-
-def _readers(
-    students: "dict[str, Predictor]", wanted: list[str], sentences: "Sentences", device: "torch.device"
-) -> "list[Reader]":
-    """Returns the students, the benchmarked one first, and the wanted peers, on a device."""
-    from distill.apps.bench.readers import student_reader
-
-    first = next(iter(students.values()))
-    tokenizer, student = first.reader.tokenizer, first.student.config
-    readers = [student_reader(name, predictor, device) for name, predictor in students.items()]
-    if device.type == "cpu" and STATIC.keys() & wanted:
-        from distill.apps.bench.static_peers import fasttext_reader, nanotoken_reader, static_reader
-
-        if "model2vec" in wanted:
-            readers.append(static_reader(STATIC["model2vec"], tokenizer, first.is_pair))
-        if "nanotoken" in wanted:
-            readers.append(nanotoken_reader(STATIC["nanotoken"], tokenizer, first.is_pair))
-        if "fasttext" in wanted:
-            readers.append(fasttext_reader(STATIC["fasttext"], sentences))
-    transformers = {peer: PEERS[peer] for peer in TRANSFORMERS if peer in wanted}
-    if transformers:
-        from distill.apps.bench.transformer_peers import peer_readers
-
-        readers += peer_readers(transformers, tokenizer, student.max_seq_length, device)
-    return readers
 
 
 @command(ServeSettings)

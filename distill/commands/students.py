@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from distill.commands.command import called, command, needs_libraries
 from distill.result import Result, Text
 from pipeline import console
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DistillError
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import Record, read_work_record
 from pipeline.training.run_record import STUDENTS, Entry
@@ -180,7 +180,7 @@ def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]
 
 @command(DescribeSettings)
 def describe(settings: DescribeSettings) -> Result:
-    """Describe a set by its card, or a student by its architecture, parameters, bytes and multiply-adds."""
+    """Describe a set by its card, or a student by its architecture, parameters, bytes, multiply-adds and speed."""
     from pipeline.sets.open import find_set, is_set
 
     if is_set(settings.set_or_run, settings.store):
@@ -196,7 +196,25 @@ def describe(settings: DescribeSettings) -> Result:
     rows += [(f"parameters: {name}", value) for name, value in made["parameters"].items()]
     rows += [("bytes", f"{made['bytes']:,} ({console.size(made['bytes'])})")]
     rows += [(f"multiply-adds {name.replace('_', ' ')}", value) for name, value in made["multiply_adds"].items()]
+    speed = _texts_per_second(Path(settings.set_or_run))
+    if speed is not None:
+        made["texts_per_second"] = speed
+        rows += [("texts a second on this machine", f"{speed:,.0f}")]
     return Result(made).pairs(settings.set_or_run, dict(rows))
+
+
+def _texts_per_second(run: Path) -> float | None:
+    """Returns how many inputs the student of a folder answers in a second. None for a recipe."""
+    from distill.apps.timing import texts_per_second
+    from student.predict.predictor import Predictor
+
+    if not run.is_dir():
+        return None
+    try:
+        predictor = Predictor(run)
+    except DistillError:  # an architecture can be described without its weights or its tokenizer
+        return None
+    return texts_per_second(predictor)
 
 
 @command(MaskedWordsSettings)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from tests.benchmarks import (
     answers,
@@ -15,6 +15,7 @@ from tests.benchmarks import (
     mlm_dump,
     mlm_head,
     products,
+    throughput,
     tokenization,
     training_step,
 )
@@ -45,7 +46,7 @@ for threads in (1, 2):
 
 def main() -> None:
     """Runs every benchmark."""
-    results = {}
+    results = dict(throughput.throughput())
     for title, make in BENCHMARKS.items():
         rows = ratios(interleaved(make()))
         console.print_table(["variant", "median ms", "x first"], rows, title=title)

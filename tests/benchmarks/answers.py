@@ -11,15 +11,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distill.apps.bench.readers import random_student
-from pipeline.file_names import TOKENIZER_FILE
-from pipeline.files import write_text
-from pipeline.text.tokenizer import pad_id
 from student.predict.file import predict_file
 from student.predict.predictor import Predictor
 from student.run_settings import PredictSettings
 from student.settings import TrainSettings
 from student.sql_functions import register
+from tests.benchmarks.random_student import write_random_student
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 
 TIMES = 5  # so that what a file costs once, the hash of the weights above all, does not count for more than it does
@@ -28,11 +25,7 @@ TIMES = 5  # so that what a file costs once, the hash of the weights above all, 
 def write_student_and_lines(folder: Path) -> list[str]:
     """Writes a student with a linear head and ``lines.parquet``, whose lines come back."""
     lines = lines_of_documentation()
-    tokenizer = taught_tokenizer(lines)
-    text = tokenizer.to_str()
-    write_text(folder / TOKENIZER_FILE, text)
-    flags, size = TrainSettings.from_flags(head="linear"), tokenizer.get_vocab_size()
-    random_student(flags, size, padding_idx=pad_id(tokenizer), tokenizer_json=text).save(folder)
+    write_random_student(folder, taught_tokenizer(lines), TrainSettings.from_flags(head="linear"))
     pq.write_table(pa.table({"sentence1": lines * TIMES}), folder / "lines.parquet")
     return lines * TIMES
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 from transformers import BertModel
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.tasks.target import Target
 from student.encoders import bert

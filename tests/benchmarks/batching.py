@@ -14,7 +14,7 @@ from tokenizers.models import WordLevel
 from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.tasks.target import Target

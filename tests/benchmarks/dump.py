@@ -17,7 +17,7 @@ import torch
 import yaml
 from transformers import AutoConfig, BertConfig, BertModel
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.devices import to_device
 from pipeline.tasks.task import Task, load_task

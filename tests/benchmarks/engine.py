@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
-from distill.apps.bench.readers import random_student
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
@@ -31,6 +30,7 @@ from student.predict.run_words import logits_of_words
 from student.predict.token_labels import WORD
 from student.run_settings import FileTableDtype, HeadDtype
 from student.settings import TrainSettings
+from tests.benchmarks.random_student import random_student
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 from tests.helpers.engine import folder_by_torch

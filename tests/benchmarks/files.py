@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.file_names import TOKENIZER_FILE

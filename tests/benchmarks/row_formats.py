@@ -15,7 +15,7 @@ import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.sources.row_files import FORMATS, open_rows
 from tests.benchmarks.ratios import ratios

@@ -26,13 +26,14 @@ import numpy as np
 import torch
 
 from distill.apps.app_settings import ServeSettings
-from distill.apps.bench.readers import sentences_for, write_default_student
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from distill.apps.serve.server import server_of
 from pipeline import console
 from student.predict.predictor import Predictor
+from tests.benchmarks.random_student import write_random_student
+from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer
 
 ROUNDS, LARGE, CLIENTS, EACH, LONE = 5, 1024, 64, 10, 200
 
@@ -143,16 +144,16 @@ def cpu_seconds(process: int) -> float:
 def main() -> None:
     """Measures, and prints medians and ratios."""
     torch.set_num_threads(1)
+    lines = lines_of_documentation()
     with TemporaryDirectory() as folder:
         run = Path(sys.argv[1]) if sys.argv[1:] else Path(folder)
         if not sys.argv[1:]:
-            write_default_student(run)
+            write_random_student(run, taught_tokenizer(lines))
         predictor, metrics = Predictor(run), Metrics(1)
         app = App({"run": Served(run, metrics)}, ServeSettings(runs=("run",)), metrics)
     gc.freeze()  # as the server does
-    texts = (sentences_for(predictor).text.first * LARGE)[:LARGE]
     with serving(app) as server, serving(echo) as other:
-        figures = measure(predictor, texts, server, other)
+        figures = measure(predictor, lines[:LARGE], server, other)
     medians = {name: statistics.median(values) for name, values in figures.items()}
     worst = {name: float(np.percentile(values, 99)) for name, values in figures.items()}
     rows = [[name, median, worst[name]] for name, median in medians.items()]

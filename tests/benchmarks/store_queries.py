@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, models
 
-from distill.apps.bench.timing import interleaved
+from distill.apps.timing import interleaved
 from pipeline import console
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.record import SetRecord

@@ -16,9 +16,9 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from distill.apps.bench.readers import random_student
 from pipeline.text.text_to_ids import TextReader
 from student.settings import TrainSettings
+from tests.benchmarks.random_student import random_student
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512
 PROGRAMS = "*.py"  # of Python's own library

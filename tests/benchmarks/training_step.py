@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from distill.apps.bench.readers import random_student
 from pipeline.arrays import Ints, Ragged
 from student.data import Examples
 from student.encoders import aligned as aligned_model
@@ -19,6 +18,7 @@ from student.losses.logit_losses import distillation_loss
 from student.model.student import Student
 from student.row_adam import RowAdam
 from student.settings import TrainSettings
+from tests.benchmarks.random_student import random_student
 
 VOCABULARY, BATCHES = 30522, 8
 CLASSES = 3

@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoConfig, BertConfig
 
-from distill.apps.bench.readers import load_or_make, student_reader, wait_for
-from distill.apps.bench.timing import interleaved
-from distill.apps.bench.transformer_peers import new_peer, peer_reader
+from distill.apps.timing import interleaved
 from pipeline.arrays import Ragged
+from student.predict.predictor import Predictor
 from teacher.dump.estimate import memory_bytes
 from teacher.models.batches import tokens_per_batch
 from tests.benchmarks import dump, mlm_dump, training_step
+from tests.benchmarks.random_student import made_up_tokenizer, write_random_student
+from tests.benchmarks.readers import new_transformer, student_reader, transformer_reader, wait_for
 from tests.gpu.checks import Check, Dumps, Measured
 
 ROUNDS = 2
@@ -113,11 +114,12 @@ class Speeds:
             lengths_N = training_step.lengths(self.rows)
             flat = np.random.default_rng(0).integers(1, 30_000, lengths_N.sum())
             ids = Ragged(flat, np.concatenate([[0], np.cumsum(lengths_N)]))
-            predictor = load_or_make(None)
-            bert = new_peer(self.shape, "bf16", self.device)
+            tokenizer = made_up_tokenizer(BertConfig().vocab_size)
+            write_random_student(self.folder / "student", tokenizer)
+            bert = new_transformer(self.shape, "bf16", self.device)
             readers = {
-                "student": student_reader("student", predictor, self.device),
-                "bert": peer_reader("BERT-base", bert, "bf16", predictor.reader.tokenizer, 128),
+                "student": student_reader(Predictor(self.folder / "student"), self.device),
+                "bert": transformer_reader(bert, tokenizer, 128),
             }
             with torch.inference_mode():
                 runs = {name: reader.encoding(ids) for name, reader in readers.items() if reader.encoding}

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from distill.apps.app_settings import ReportSettings
-from distill.apps.bench.timing import processor
 from distill.apps.report import charts
 from distill.apps.report.page import Page, Picture, Section, Table, clipped
 from distill.apps.report.run_page import finished_record, trained_set
+from distill.apps.timing import processor
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD, SWEEP_RECORD
 from pipeline.record_file import read_work_record
 from pipeline.sets.open import LogitSet

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from distill.apps.bench.timing import ROUNDS, fitting_rows, interleaved, using_threads
 from distill.apps.results.baselines import Baseline
 from distill.apps.results.paired import Measure, alike, difference, fidelity_to, kinds_of_rows, metric_of
 from distill.apps.results.plan import content_sha256
@@ -29,6 +28,7 @@ from distill.apps.systems import (
     student_system,
     teacher_system,
 )
+from distill.apps.timing import ROUNDS, fitting_rows, interleaved, using_threads
 from pipeline.arrays import Floats
 from pipeline.errors import DataError
 from pipeline.files import atomic_path

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from distill.apps.app_settings import ResultsSettings
-from distill.apps.bench.timing import processor
 from distill.apps.results.baselines import BASELINES, Baseline
 from distill.apps.results.cells import FIDELITY, METRIC, MOST_ROWS, Cell, TaskCells
 from distill.apps.results.experiment import as_file
 from distill.apps.results.plan import Command, TaskPlan, plans, run_once, weights_of
+from distill.apps.timing import processor
 from pipeline import console
 from pipeline.console import size
 from pipeline.errors import DistillError

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
-from distill.apps.bench.timing import processor
+from distill.apps.timing import processor
 from pipeline import console
 from tests.benchmarks.growth.data import WORDS, write_task
 from tests.benchmarks.growth.steps import STEPS

@@ -85,7 +85,6 @@ FLAGS = {
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",
-    "bench": "--student --peer --seconds --output",
     "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir "
     "--demo",
     "tasks": "",

@@ -8,19 +8,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from distill.apps.bench.readers import made_up_tokenizer, random_student
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
-from pipeline.files import write_text
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.text_to_ids import TextReader
-from pipeline.text.tokenizer import pad_id
 from student.data import load_examples
 from student.lessons.examples import student_logits
 from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.settings import TrainSettings
+from tests.benchmarks.random_student import made_up_tokenizer, write_random_student
 from tests.helpers.messages import naming
 
 
@@ -194,10 +192,8 @@ def test_misuse_of_the_command_is_told_in_one_line(roles_run: Path, arguments: l
 
 def test_of_many_labels_the_three_best_are_shown(tmp_path: Path) -> None:
     labels = tuple(f"intent-{k}" for k in range(17))
-    tokenizer = made_up_tokenizer(100)
-    write_text(tmp_path / "tokenizer.json", tokenizer.to_str())
     flags = TrainSettings.from_flags(matrix_size=3, vector_size=5)
-    random_student(flags, 100, labels, pad_id(tokenizer), tokenizer.to_str()).save(tmp_path)
+    write_random_student(tmp_path, made_up_tokenizer(100), flags, labels)
     _, out, _ = predict(tmp_path, "one", "two")
     probabilities = Predictor(tmp_path)(["one"])[0]["probabilities"]
     best = sorted(labels, key=lambda label: -probabilities[label])

@@ -73,11 +73,11 @@ def test_commands_take_them_as_any_student(runs: dict[str, Path], store: Path, t
     record = read_record(run / "run.json")
     evaluation: Any = told("evaluate", run, "--store", store)["validation"]
     assert evaluation == record["result"]["evaluation"]["validation"] | {"judgements": evaluation["judgements"]}
-    assert told("describe", run)["multiply_adds"]["per_token"] > 0  # type: ignore[index]
+    described: Any = told("describe", run)
+    assert described["multiply_adds"]["per_token"] > 0
+    assert described["texts_per_second"] > 0
     assert invoke("predict", run, *texts, "--json").exit_code == 0
     assert "certified" in told("certify", run, "--where", HELD_OUT, "--disagreement", 0.9, "--store", store)
-    speeds = told("bench", "--student", run, "--peer", run, "--seconds", 0.05)["speeds"]
-    assert all(speed["sentences_per_second"] > 0 for speed in speeds)  # type: ignore[attr-defined]
     page = tmp_path / "page.html"
     assert invoke("report", run, "--output", page, "--store", store).exit_code == 0
     vectors_NF = Predictor(run).encode(["the cat", ""])

@@ -1,1 +1,0 @@
-"""Benchmarks the throughput of students and their peers on this machine."""
