@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from student.predict.predictor import Predictor
-from student.predict.run_predictor import RunPredictor
+from student.predict.torch_backend import TorchBackend
 from student.settings import TrainSettings
 from student.source_settings import Where
 from student.texts import listed
@@ -83,7 +83,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             folder = Path(self.output_dir or temporary)
             train(TrainSettings.from_flags(**flags, output_dir=folder), "student.sklearn.StudentClassifier.fit")
             # The folder may be temporary, and this predictor has its weights in memory.
-            self._answer_by(RunPredictor(folder))
+            self._answer_by(Predictor.of(TorchBackend(folder)))
         self.classes_ = classes
         return self
 

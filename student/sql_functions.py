@@ -16,7 +16,8 @@ from pipeline.errors import QueryError, did_you_mean
 from pipeline.tasks.target import softmax
 from student.predict.labels import labels
 from student.predict.multi_task import MultiTaskPredictor, tasks_in
-from student.predict.predictor import Prediction, Predictor
+from student.predict.predictor import Predictor
+from student.predict.text_answers import Prediction
 
 OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"
 
@@ -87,11 +88,11 @@ class _Student:
     def __init__(self, predictor: Predictor, lock: Lock) -> None:
         self.predictor, self.lock = predictor, lock
         self.target = self.predictor.info.target
-        self.labels_words = "spans" in self.predictor.answer_names
+        self.labels_words = self.predictor.info.labels_words
 
     @cached_property
     def threshold(self) -> float:
-        return self.predictor.certified_threshold()
+        return self.predictor.backend.certified_threshold()
 
     def logits(self, texts: tuple[pa.ChunkedArray, ...]) -> Floats:
         with self.lock:
@@ -160,7 +161,7 @@ def _spans(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
 
 
 def _stage(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
-    if "stage" not in student.predictor.answer_names:
+    if "stage" not in student.predictor.answers.names:
         raise QueryError("stage: this is one student and no cascade. Use predict(run, text)")
     return student.columns(texts)["stage"]
 

@@ -1,11 +1,13 @@
 """Converts collections of texts in Python to lists: tuples, arrays, Series, Arrow, generators."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import ConfigError, DataError
+
+Texts = tuple[list[Any], list[str] | None]  # the first sentences, and of pairs the second ones
 
 
 def listed(texts: Iterable[Any]) -> list[Any]:
@@ -38,3 +40,9 @@ def unzipped(rows: list[Any]) -> tuple[list[str], list[str]]:
         if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
             raise DataError(f"sentence {number} (from 0) is {row!r:.80}, not a pair of texts")
     return [first for first, _ in rows], [second for _, second in rows]
+
+
+def taken(first: Sequence[str], second: Sequence[str] | None, rows: Iterable[int]) -> Texts:
+    """Returns some of the first sentences, and of the second ones."""
+    places = list(rows)
+    return [first[k] for k in places], None if second is None else [second[k] for k in places]

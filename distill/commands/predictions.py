@@ -26,7 +26,7 @@ MOST_TABLES = 3  # tables of an explained prediction, one per label
 def predict(settings: PredictSettings) -> Result:
     """Predict labels or scores for sentences, for a file, or for rows as they arrive."""
     from student.predict.labels import read_costs
-    from student.predict.multi_task import MultiTaskPredictor, open_predictor
+    from student.predict.multi_task import MultiTaskPredictor, cascade_of, open_predictor
 
     predictor = open_predictor(settings.run, settings.task_names, settings.abstain, read_costs(settings.cost))
     if isinstance(predictor, MultiTaskPredictor):
@@ -35,7 +35,11 @@ def predict(settings: PredictSettings) -> Result:
         problems = [f"{flag}: is for one task. Give {folders}" for flag, is_given in given.items() if is_given]
         raise_all(ConfigError, str(settings.run), problems)
     elif settings.collect is not None:
-        predictor.collect(settings.collect, not settings.collect_without_text)
+        if (cascade := cascade_of(predictor)) is None:
+            raise ConfigError(
+                f"--collect {settings.collect}: only a cascade hands inputs on. See `distill cascade --help`"
+            )
+        cascade.collect(settings.collect, not settings.collect_without_text)
     if settings.reads_stdin:
         from student.predict.file import predict_lines
 
@@ -61,7 +65,7 @@ def predict(settings: PredictSettings) -> Result:
     if settings.explain:
         return _explained(sentences1, sentences2, predictor.explain(sentences1, sentences2))
     predictions = predictor(sentences1, sentences2)
-    if "spans" in predictor.answer_names:
+    if predictor.info.labels_words:
         return _labelled(predictions)
     answers = list(map(_cells, predictions))
     rows = [[*texts, *answer.values()] for *texts, answer in zip(*columns.values(), answers, strict=True)]

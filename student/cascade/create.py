@@ -46,6 +46,8 @@ from student.cascade.stages import Stage, StudentStage, open_stages
 from student.evaluate import open_evaluated
 from student.lessons.examples import ExampleLesson
 from student.predict.certify import COLUMNS, not_trained_on, read_originals
+from student.predict.open import open_backend
+from student.texts import taken
 
 TRIED = 64  # rows that show what an answer costs, and whether the last stage is the set's teacher
 LEAST_AGREEMENT = 0.9  # of the last stage with the answers that the set holds of it
@@ -81,8 +83,7 @@ class Rows:
 
     def taken(self, rows: Sequence[int] | Ints) -> "Rows":
         """Some of them."""
-        second = None if self.second is None else [self.second[k] for k in rows]
-        return Rows([self.first[k] for k in rows], second, self.label_N[rows], self.teacher_NC[rows])
+        return Rows(*taken(self.first, self.second, rows), self.label_N[rows], self.teacher_NC[rows])
 
 
 def create_cascade(config: CascadeSettings) -> CascadeRecord:
@@ -135,7 +136,7 @@ def _open(config: CascadeSettings) -> tuple[list[Stage], list[str]]:
     problems = [f"--stage {source}: no such file or folder" for source in missing]
     raise_all(ConfigError, "stages", problems + password_problems(config.stage))
     names = [source if is_url(source) else str(Path(source).absolute()) for source in config.stage]
-    return open_stages(names, config.timeout), names
+    return open_stages(names, config.timeout, open_backend), names
 
 
 def _open_set(config: CascadeSettings, first: Stage) -> ExampleSet:

@@ -7,6 +7,7 @@ position. An input without a valid answer does not affect the others: only a fai
 Shapes: N inputs, C labels.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -27,14 +28,15 @@ from pipeline.errors import ConfigError, DistillError
 from pipeline.untrusted import parse_json
 from student.cascade.cascade_file import address
 
-Texts = Sequence[str]
 AT_ONCE = 32  # inputs of a request: text-embeddings-inference takes no more by default
 REQUESTS_AT_ONCE = 8
 TRIES = 4
 FIRST_WAIT_S = 0.5  # before the second try, if the server names no time. It doubles with each try
 MOST_ANSWER_BYTES = 2**26
 SUM_TOLERANCE = 0.01  # servers round their scores
-MOST_REASON = 200  # characters of what a server answers instead of labels
+MOST_QUOTED = 2_000  # characters of what a server answers instead of labels, before secrets in it are replaced
+MOST_MESSAGE = 300  # characters
+LEAST_SECRET = 4  # characters
 API_KEY = "OPENAI_API_KEY"
 OPENAI = "/chat/completions"
 TRY_AGAIN = {429, 500, 502, 503, 504}
@@ -59,6 +61,7 @@ class Server:
         timeout: seconds for an answer, with all repetitions of its request.
 
     Attributes:
+        source: as given.
         name: scheme, host and path of the URL, without what may be secret.
 
     Raises:
@@ -66,8 +69,9 @@ class Server:
     """
 
     def __init__(self, source: str, names: tuple[str, ...], timeout: float) -> None:
+        self.source, self.name = source, address(source)
         self.names, self.timeout = names, timeout
-        self.name = address(source)
+        self._too_late = f"{self.name}: no answer within {timeout:g} seconds, which --timeout sets"
         try:
             url = httpx2.URL(Template(source).substitute(os.environ))
         except KeyError as error:
@@ -75,15 +79,23 @@ class Server:
         except (ValueError, httpx2.InvalidURL) as error:
             raise ConfigError(f"--stage {self.name}: is no URL. Write $$ for a dollar sign.") from error
         self._is_chat = url.path.rstrip("/").endswith(OPENAI)
-        self._headers = {"Authorization": f"Bearer {key}"} if self._is_chat and (key := _key()) else {}
+        key = _key() if self._is_chat else ""
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._model = url.params.get("model", "default")
+        values = [value for name, value in url.params.multi_items() if name != "model"]
+        # Shorter ones would also replace words of a message.
+        self._secrets = [one for one in (key, url.username, url.password, *values) if len(one) >= LEAST_SECRET]
         if self._is_chat:
             self._url = url.copy_remove_param("model")
         else:
             path = url.path.rstrip("/")
             self._url = url.copy_with(path=path if path.endswith("/predict") else f"{path}/predict")
 
-    def probabilities(self, first: Texts, second: Texts | None) -> tuple[Floats, list[str]]:
+    def hashes(self) -> dict[str, str]:
+        """Returns nothing, because the files of a server are not known."""
+        return {}
+
+    def probabilities(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, list[str]]:
         """Returns the probabilities of inputs, float32 [N, C], with NaN in rows without an answer, and the reasons.
 
         Raises:
@@ -108,8 +120,14 @@ class Server:
         with httpx2.Client(headers=self._headers) as client, ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             list(pool.map(partial(ask, client), parts))
         if failures and np.isnan(p_NC).all():
-            raise failures[0]
-        return p_NC, [*reasons, *map(str, failures[:1])]
+            raise ServerError(self._shown(str(failures[0])))
+        return p_NC, [self._shown(reason) for reason in [*reasons, *map(str, failures[:1])]]
+
+    def _shown(self, text: str) -> str:
+        """Returns a problem as it may be shown. A server may answer with the key or the address that it was sent."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text if len(text) <= MOST_MESSAGE else f"{text[:MOST_MESSAGE]}…"
 
     def _ask(self, client: httpx2.Client, rows: list[tuple[str, ...]]) -> tuple[Floats, list[str]]:
         """Requests some rows. Those of a refused request are sent one by one, because one of them may be the cause."""
@@ -182,9 +200,11 @@ class Server:
         """Returns the JSON that the server answers. Repeats the request after 429 and 5xx while there is time."""
         deadline = time.monotonic() + self.timeout
         for number in range(TRIES):
-            status, headers, content = _within(deadline, partial(self._exchange, client, body, deadline), self.name)
+            status, headers, content = _within(
+                deadline, partial(self._exchange, client, body, deadline), self._too_late
+            )
             wait = _retry_after(headers, FIRST_WAIT_S * 2**number)
-            if status not in TRY_AGAIN or number + 1 == TRIES or time.monotonic() + wait >= deadline:
+            if status not in TRY_AGAIN or number + 1 == TRIES or not time.monotonic() + wait < deadline:  # or it is NaN
                 break
             time.sleep(wait)
         if status != httpx2.codes.OK:
@@ -200,7 +220,8 @@ class Server:
     ) -> tuple[int, httpx2.Headers, bytes]:
         left = max(deadline - time.monotonic(), 0.001)
         try:
-            with client.stream("POST", self._url, json=body, timeout=left) as response:
+            # Escaped, because a lone surrogate of a text cannot be UTF-8, and is for the server to refuse.
+            with client.stream("POST", self._url, content=json.dumps(body), timeout=left) as response:
                 content = bytearray()
                 # The client's own timeout starts again with each piece, so a server could take any time.
                 for piece in response.iter_bytes():
@@ -211,7 +232,7 @@ class Server:
                         break  # `_within` has given up
                 return response.status_code, response.headers, bytes(content)
         except httpx2.TimeoutException as error:
-            raise ServerError(f"{self.name}: no answer within {self.timeout:g} seconds") from error
+            raise ServerError(self._too_late) from error
         except httpx2.HTTPError as error:
             # The words of an error may quote the headers of the request, and so a key.
             raise ServerError(f"{self.name}: {_kind(error)}") from None
@@ -230,7 +251,7 @@ def _key() -> str:
 
 
 def _within(
-    deadline: float, exchange: Callable[[], tuple[int, httpx2.Headers, bytes]], name: str
+    deadline: float, exchange: Callable[[], tuple[int, httpx2.Headers, bytes]], late: str
 ) -> tuple[int, httpx2.Headers, bytes]:
     """Returns the result of an exchange, or gives up at the deadline, whatever the server sends meanwhile.
 
@@ -253,7 +274,7 @@ def _within(
     if errors:
         raise errors[0]
     if not results or time.monotonic() > deadline:
-        raise ServerError(f"{name}: no answer in time. --timeout sets the seconds")
+        raise ServerError(late)
     return results[0]
 
 
@@ -279,7 +300,7 @@ def _reason(content: bytes) -> str:
 
 def _brief(answer: Any) -> str:
     text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
-    return text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]}…"
+    return text[:MOST_QUOTED]
 
 
 def _kind(error: httpx2.HTTPError) -> str:

@@ -6,62 +6,53 @@ Shapes: N inputs, C labels.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import probabilities
+from pipeline.tasks.temperature import calibrated
 from student.cascade.cascade_file import is_url, stage_names
 from student.cascade.server import Server
-from student.predict.predictor import Predictor, StudentInfo
+from student.predict.backend import Backend
+from student.predict.student_info import StudentInfo
 
-Texts = Sequence[str]
 
-
-class StudentStage:
+class StudentStage(NamedTuple):
     """A student in this process.
 
-    Args:
+    Attributes:
         source: folder or file of the student.
         name: names it in predictions.
-        predictor: the opened student.
+        student: opened.
     """
 
-    def __init__(self, source: str, name: str, predictor: Predictor) -> None:
-        self.source, self.name, self.predictor = source, name, predictor
+    source: str
+    name: str
+    student: Backend
 
-    def probabilities(self, first: Texts, second: Texts | None) -> tuple[Floats, list[str]]:
+    def probabilities(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, list[str]]:
         """Returns the probabilities of inputs, float32 [N, C], and no reasons: a student answers every input."""
-        return probabilities(self.predictor.info.target, self.predictor.calibrated_logits(first, second)), []
+        info = self.student.info
+        return probabilities(info.target, calibrated(self.student.logits(first, second), info.calibration)), []
 
     def hashes(self) -> dict[str, str]:
         """Returns the SHA-256 of the files that decide the student's predictions."""
-        return self.predictor.hashes()
+        return self.student.hashes()
 
 
-class ServerStage:
-    """A server, see `student.cascade.server`."""
-
-    def __init__(self, source: str, names: tuple[str, ...], timeout: float) -> None:
-        self.source, self._server = source, Server(source, names, timeout)
-        self.name = self._server.name
-        self.probabilities = self._server.probabilities
-
-    def hashes(self) -> dict[str, str]:
-        """Returns nothing, because the files of a server are not known."""
-        return {}
+Stage = StudentStage | Server
 
 
-Stage = StudentStage | ServerStage
-
-
-def open_stages(sources: Sequence[str], timeout: float) -> list[Stage]:
+def open_stages(sources: Sequence[str], timeout: float, open_student: Callable[[Path], Backend]) -> list[Stage]:
     """Opens the stages of a cascade: students, and at most one server as the last one.
 
     Args:
         sources: of each the folder or file of a student, or a URL.
         timeout: seconds that an answer of the server may take.
+        open_student: opens a folder or a file.
 
     Raises:
         ConfigError: if the first one is no student with one label per row, a server is not the last one, or a student
@@ -75,17 +66,17 @@ def open_stages(sources: Sequence[str], timeout: float) -> list[Stage]:
     for source in filter(_is_teacher, sources):
         raise ConfigError(f"--stage {source}: is a teacher. Serve it over HTTP, and give the URL as the last stage")
     names = zip(sources, stage_names(sources), strict=True)
-    first, *others = [StudentStage(one, name, Predictor(one)) for one, name in names if not is_url(one)]
-    info = first.predictor.info
+    first, *others = [StudentStage(one, name, open_student(Path(one))) for one, name in names if not is_url(one)]
+    info = first.student.info
     if not info.target.has_classes:
         raise ConfigError(
             f"--stage {first.source}: cascades give one label per row, but this task {info.target.type.why_no_classes}"
         )
     for other in others:
-        theirs, ours = _inputs_of(other.predictor.info), _inputs_of(info)
+        theirs, ours = _inputs_of(other.student.info), _inputs_of(info)
         if theirs != ours:
             raise ConfigError(f"--stage {other.source}: {theirs}, but the first stage {ours}")
-    last = [ServerStage(sources[-1], info.target.names, timeout)] if is_url(sources[-1]) else []
+    last = [Server(sources[-1], info.target.names, timeout)] if is_url(sources[-1]) else []
     return [first, *others, *last]
 
 

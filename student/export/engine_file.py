@@ -39,8 +39,8 @@ from student.model.architecture import StudentConfig, TaskConfig, TokenLabelConf
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.student import Student, TaskStudent, TokenLabelStudent
 from student.predict.certificate import CertifiedMargin, file_hashes, margin_for_file
-from student.predict.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.predict.labels import label_bias
+from student.predict.student_info import FILE_INFOS, INFO, FileInfo
 from student.run_settings import FileTableDtype, HeadDtype
 
 FORMAT_VERSION = 1  # of the files that the engine reads
@@ -195,12 +195,12 @@ def engine_tensors(
 def _info(
     name: str, student: TaskStudent, tokenizer: Tokenizer, run: Path | None, certificate: CertifiedMargin | None
 ) -> FileInfo:
-    """Returns the data of `EnginePredictor` that the engine does not read."""
+    """Returns what the engine does not read."""
     config = student.config
     return FileInfo.of(
         config,
+        isinstance(student, TokenLabelStudent),
         name=name,
-        labels_words=isinstance(student, TokenLabelStudent),
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
         text_columns=None if run is None else text_columns(run),
         thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),

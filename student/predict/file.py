@@ -16,7 +16,7 @@ from pipeline.sources.json_rows import parsed_lines
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
 from student.predict.drift import Sample, warned
-from student.predict.multi_task import AnyPredictor, MultiTaskPredictor, members
+from student.predict.multi_task import AnyPredictor, MultiTaskPredictor, answer_names, cascade_of, members
 from student.predict.parts import write_in_parts
 from student.predict.predictor import Predictor
 from student.run_settings import PredictSettings
@@ -49,7 +49,7 @@ def predict_file(config: PredictSettings, predictor: AnyPredictor) -> dict[str, 
     assert config.file is not None
     assert config.output is not None
     rows, names = open_texts(config, predictor)
-    kept = kept_columns(config.columns, rows.names, str(rows.path), predictor.answer_names)
+    kept = kept_columns(config.columns, rows.names, str(rows.path), answer_names(predictor))
     settings = {"file": sha256(config.file), "texts": names, "columns": list(kept)} | _students(predictor)
     columns = list(dict.fromkeys([*names, *kept]))
     # A bad row near the end of a large file is reported within seconds and not after hours.
@@ -67,11 +67,8 @@ def predict_file(config: PredictSettings, predictor: AnyPredictor) -> dict[str, 
 
         written = write_in_parts(config.output, settings, answered)
     values = {"rows": num_rows, "output": str(config.output), "written": written, "drift": drift}
-    if "stage" in predictor.answer_names:
-        from student.cascade.cascade_predictor import CascadePredictor
-
-        assert isinstance(predictor, CascadePredictor), "no other answers have a stage"
-        values["handed_on"] = predictor.handed_on()
+    if (cascade := cascade_of(predictor)) is not None:
+        values["handed_on"] = cascade.handed_on()
     return values
 
 
@@ -130,8 +127,8 @@ def accepted_by_all(predictor: AnyPredictor, tasks: Mapping[str, Task | None]) -
 
 def accepted_names(task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
     """Returns the accepted names of the text columns: the task's, the run record's, or sentence1 (sentence2)."""
-    usual = predictor.accepted_columns()
-    own = task.columns.texts if task is not None else predictor.text_columns()
+    usual = predictor.answers.accepted_columns()
+    own = task.columns.texts if task is not None else predictor.backend.text_columns()
     # A record of another shape cannot name these columns.
     if own is None or len(own) != len(usual):
         return usual
@@ -179,7 +176,7 @@ def look_at_rows(
         for name in names:
             # Rows are counted from 1 in messages, as editors count lines.
             for student in members(predictor).values():
-                student.check_column(table, str(rows.path), name, problems, count + 1)
+                student.answers.check_column(table, str(rows.path), name, problems, count + 1)
         if sample is not None and not problems:
             # Only these become Python's texts, which would take longer for all rows than reading them.
             places = pa.array(sample.places(table.num_rows), pa.int64())
@@ -219,7 +216,7 @@ def predict_lines(config: PredictSettings, predictor: AnyPredictor, stream: Bina
             for line, row in parsed_lines(PLACE, enumerate(lines, start=number + 1)):
                 if not names:
                     names = text_names(list(row), PLACE, accepted)
-                    kept = kept_columns(config.columns, list(row), PLACE, predictor.answer_names)
+                    kept = kept_columns(config.columns, list(row), PLACE, answer_names(predictor))
                 _check_inputs(predictor, row, names, line)
                 rows.append(row)
         # Rows before a bad line are answered even though the command then fails.
@@ -248,7 +245,8 @@ def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:
 def _check_inputs(predictor: AnyPredictor, row: Row, names: Sequence[str], line: int) -> None:
     for name in names:
         value = row.get(name)
-        problem = next((found for one in members(predictor).values() if (found := one.input_problem(value))), None)
+        problems = (one.answers.input_problem(value) for one in members(predictor).values())
+        problem = next(filter(None, problems), None)
         if problem is not None:
             raise DataError(f"{PLACE}, line {line}: {name!r} is {value!r:.80}, {problem}")
 

@@ -12,15 +12,15 @@ from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import read_work_record
 from pipeline.training.run_record import STUDENTS
-from student.predict.predictor import Prediction, Predictor
+from student.predict.engine_backend import fitting_infos, open_several
+from student.predict.predictor import Predictor
+from student.predict.student_info import read_infos
+from student.predict.text_answers import Prediction, TextAnswers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The logits of texts by task, from one reading of each text.
-SharedLogits = Callable[[Sequence[str], Sequence[str] | None], dict[str, Floats]]
-# The students by task, and which of them answer together; without a function each of them by itself.
-Opened = tuple[dict[str, Predictor], list[tuple[list[str], SharedLogits | None]]]
+    from student.cascade.cascade import Cascade
 
 
 class MultiTaskPredictor:
@@ -42,20 +42,18 @@ class MultiTaskPredictor:
     def __init__(self, run: str | Path, tasks: Sequence[str] = (), abstain: bool = False) -> None:
         self.run, self._abstain = Path(run), abstain
         names = _chosen(self.run, tasks)
-        from student.predict.engine_predictor import has_file, open_several
+        if self.run.is_file() or fitting_infos(self.run, names):
+            backends, self._groups = open_several(self.run, names)
+        else:
+            from student.predict import torch_backend
 
-        if not self.run.is_file() and not has_file(self.run, names):
-            from student.predict.run_predictor import open_several
-        self.predictors, self._groups = open_several(self.run, names, abstain)
+            # Not the file, which might fit only some of them: these are to share their weights.
+            backends, self._groups = torch_backend.open_several(self.run, names)
+        self.predictors = {task: Predictor.of(one, abstain) for task, one in backends.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from the folder or the file, which has to be there."""
         return type(self), (self.run, tuple(self.predictors), self._abstain)
-
-    @property
-    def answer_names(self) -> Set[str]:
-        """The columns of `columns`: the tasks."""
-        return set(self.predictors)
 
     @property
     def is_pair(self) -> bool:
@@ -88,7 +86,7 @@ class MultiTaskPredictor:
         Raises:
             ConfigError: if no task takes such inputs.
         """
-        answers = self._by_task(sentences1, sentences2, Predictor.predictions, lambda one, *texts: one(*texts))
+        answers = self._by_task(sentences1, sentences2, TextAnswers.predictions_of, lambda one, *texts: one(*texts))
         return [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, Floats]:
@@ -108,7 +106,7 @@ class MultiTaskPredictor:
         """Returns a column of structs for each task, whose fields are the columns of `Predictor.columns`."""
         import pyarrow as pa
 
-        answers = self._by_task(sentences1, sentences2, Predictor.columns_of, lambda one, *texts: one.columns(*texts))
+        answers = self._by_task(sentences1, sentences2, TextAnswers.columns_of, lambda one, *texts: one.columns(*texts))
         return {
             task: pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
             for task, columns in answers.items()
@@ -126,7 +124,7 @@ class MultiTaskPredictor:
         asked = [task for task, one in self.predictors.items() if one.is_pair == takes_pairs]
         if not asked:
             raise ConfigError(f"{self.run}: all tasks take {'one sentence' if takes_pairs else 'pairs'}")
-        texts = self.predictors[asked[0]]._texts(sentences1, sentences2)
+        texts = self.predictors[asked[0]].answers.texts(sentences1, sentences2)
         found: dict[str, Any] = {}
         for tasks, shared_logits in self._groups:
             if self.predictors[tasks[0]].is_pair != takes_pairs:
@@ -135,7 +133,7 @@ class MultiTaskPredictor:
                 found |= {task: of_texts(self.predictors[task], *texts) for task in tasks}
             else:
                 logits = shared_logits(*texts)
-                found |= {task: of_logits(self.predictors[task], logits[task]) for task in tasks}
+                found |= {task: of_logits(self.predictors[task].answers, logits[task]) for task in tasks}
         return {task: found[task] for task in asked}
 
 
@@ -166,6 +164,22 @@ def members(predictor: AnyPredictor) -> Mapping[str, Predictor]:
     return predictor.predictors if isinstance(predictor, MultiTaskPredictor) else {predictor.info.task: predictor}
 
 
+def answer_names(predictor: AnyPredictor) -> Set[str]:
+    """Returns the names of the columns of a predictor's answers."""
+    return set(predictor.predictors) if isinstance(predictor, MultiTaskPredictor) else predictor.answers.names
+
+
+def cascade_of(predictor: AnyPredictor) -> "Cascade | None":
+    """Returns the cascade that a predictor answers by, if it is one."""
+    if isinstance(predictor, MultiTaskPredictor) or "stage" not in predictor.answers.names:
+        return None
+    # Cascades need Arrow, which a file of a student does without.
+    from student.cascade.cascade import Cascade
+
+    assert isinstance(predictor.backend, Cascade), "no other answers have a stage"
+    return predictor.backend
+
+
 def tasks_in(run: Path) -> tuple[str, ...]:
     """Returns the tasks of a folder or a file with several students. Empty for one student, and for a cascade.
 
@@ -173,9 +187,7 @@ def tasks_in(run: Path) -> tuple[str, ...]:
         IntegrityError: if the record of the run, or the file, cannot be read.
     """
     if run.is_file():
-        from student.predict.engine_predictor import read_infos
-
-        names = tuple(info.name for info in read_infos(run))
+        names = tuple(read_infos(run))
         return names if len(names) > 1 else ()
     record = run / RUN_RECORD
     return tuple(read_work_record(record).get(STUDENTS, ())) if record.is_file() else ()

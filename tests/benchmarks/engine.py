@@ -25,15 +25,14 @@ from student.model.build_config import build_token_label_config
 from student.model.flags import EmbeddingKind
 from student.model.heads import is_as_large, share_hidden_layers
 from student.model.student import Student, TaskStudent, TokenLabelStudent
-from student.predict.run_predictor import RunPredictor
-from student.predict.run_words import logits_of_words
-from student.predict.token_labels import WORD
+from student.predict.torch_backend import logits_of_words
+from student.predict.word_answers import WORD
 from student.run_settings import FileTableDtype, HeadDtype
 from student.settings import TrainSettings
 from tests.benchmarks.random_student import random_student
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
-from tests.helpers.engine import folder_by_torch
+from tests.helpers.engine import folder_by_torch, torch_predictor
 
 # Tables without a dtype are int8, because the weights were rounded for the disk.
 DTYPES: tuple[tuple[FileTableDtype | None, HeadDtype], ...] = (
@@ -57,7 +56,7 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool, embedding: Embedd
     # Saved and loaded, since rounding on disk changes the weights.
     Student(one.config.model_copy(update={"is_pair": is_pair})).save(folder)
     student = Student.load(folder)
-    return {"torch": partial(folder_by_torch, RunPredictor(folder))} | by_engine(student, tokenizer, folder)
+    return {"torch": partial(folder_by_torch, torch_predictor(folder))} | by_engine(student, tokenizer, folder)
 
 
 def word_readers(folder: Path, lines: Sequence[str]) -> dict[str, Read]:

@@ -21,7 +21,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConf
 from pipeline.arrays import Floats, Ragged
 from pipeline.text.text_to_ids import TextReader
 from student.model.student import num_parameters
-from student.predict.engine_predictor import FolderPredictor
+from student.predict.engine_backend import EngineBackend
 from student.predict.predictor import Predictor
 from teacher.models.batches import token_budget_batches, tokens_per_batch
 from teacher.models.loaded import DTYPES
@@ -66,8 +66,8 @@ def student_reader(predictor: Predictor, device: torch.device) -> Reader:
     """Moves a student to a device and returns its reader. On a CPU, the engine reads texts if the run has its file."""
     student = predictor.student.to(device)
     reads = predictor
-    if device.type != "cpu" and isinstance(predictor, FolderPredictor):
-        reads = predictor.by_torch
+    if device.type != "cpu" and isinstance(predictor.backend, EngineBackend):
+        reads = Predictor.of(predictor.backend.by_torch)
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
         ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (ids.flat, ids.offsets))

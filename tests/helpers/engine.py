@@ -24,8 +24,8 @@ from student.export.engine_file import write_engine_file
 from student.export.stored import stored_student
 from student.model.architecture import sequences
 from student.model.student import TaskStudent, TokenLabelStudent
-from student.predict.run_predictor import RunPredictor
-from student.predict.run_words import logits_of_words
+from student.predict.predictor import Predictor
+from student.predict.torch_backend import TorchBackend, logits_of_words
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student, word_student
 
@@ -163,7 +163,12 @@ def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Any = None) -> Flo
     return in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
 
 
-def folder_by_torch(predictor: RunPredictor, *texts: Any) -> Floats:
+def torch_predictor(folder: Path) -> Predictor:
+    """The student of a run's folder, from its weights and not from the file in it."""
+    return Predictor.of(TorchBackend(folder))
+
+
+def folder_by_torch(predictor: Predictor, *texts: Any) -> Floats:
     """The logits that torch computes for the texts of a folder's student."""
     student, config = predictor.student, predictor.student.config
     parts = sequences(config, *predictor.reader.read(texts[0], texts[1] if texts[1:] else None, config.max_seq_length))

@@ -52,7 +52,7 @@ def test_a_predictor_travels_without_its_folder(name: str, way: str, tmp_path: P
     assert type(other) is type(predictor)
     np.testing.assert_array_equal(other.logits(TEXTS), expected_NC)
     np.testing.assert_array_equal(predictor.logits(TEXTS), expected_NC)
-    assert (other.is_quick, other.threshold) == (predictor.is_quick, predictor.threshold)
+    assert (other.backend.is_quick, other.threshold) == (predictor.backend.is_quick, predictor.threshold)
 
 
 def test_what_travels_is_as_large_as_the_weights(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class RecentInputs:
             self._count()
 
     def _count(self) -> None:
-        signals = self._predictor.text_signals(self._first, self._second or None)
+        signals = self._predictor.backend.text_signals(self._first, self._second or None)
         signals |= answer_signals(self._predictor.info.target, np.concatenate(self._logits))
         counts = self._profile.counts(signals)
         if self._num_mine >= RECENT:

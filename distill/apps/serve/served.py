@@ -24,15 +24,15 @@ from pipeline.errors import ConfigError, did_you_mean
 from pipeline.tasks.target import Target, log_of, predicted_scores, sigmoid, softmax
 from pipeline.tasks.temperature import calibrated
 from student.cascade.cascade_file import CASCADE_FILE
-from student.predict.multi_task import MultiTaskPredictor, tasks_in
+from student.predict.multi_task import MultiTaskPredictor, cascade_of, tasks_in
 from student.predict.predictor import BATCH_SIZE, Predictor
-from student.predict.token_labels import WordPredictor
+from student.texts import taken
 
 Ranking = list[str]  # a JSON object for each label with its score, the highest first
 Rankings = dict[str, Ranking]  # by the name of the student
 if TYPE_CHECKING:
     from distill.apps.serve.stored import Stored
-    from student.cascade.cascade_predictor import CascadePredictor
+    from student.cascade.cascade import Cascade
 
 
 class StudentRow(NamedTuple):
@@ -50,7 +50,7 @@ class CascadeQueue:
     text waits for the server.
 
     Args:
-        predictor: the cascade.
+        cascade: its stages.
         scale: of the scores.
         student: does the work of the students.
         server: waits for the server.
@@ -60,15 +60,15 @@ class CascadeQueue:
 
     def __init__(
         self,
-        predictor: "CascadePredictor",
+        cascade: "Cascade",
         scale: Scale,
         student: Worker,
         server: Worker,
         metrics: Metrics,
         watch: Callable[[list[str], list[str] | None, Floats], None],
     ) -> None:
-        self._predictor, self._scale, self._metrics, self._watch = predictor, scale, metrics, watch
-        self._names = [ENCODER.encode(stage.name) for stage in predictor.stages]
+        self._cascade, self._scale, self._metrics, self._watch = cascade, scale, metrics, watch
+        self._names = [ENCODER.encode(stage.name) for stage in cascade.stages]
         self._students: Batches[list[StudentRow]] = Batches(self._of_students, student, metrics)
         self._server: Batches[list[Ranking]] = Batches(self._of_server, server, metrics)
 
@@ -88,7 +88,7 @@ class CascadeQueue:
         return answers
 
     def _of_students(self, first: list[str], second: list[str] | None) -> list[StudentRow]:
-        p_NC, stage_N, open_N = self._predictor.of_students(first, second)
+        p_NC, stage_N, open_N = self._cascade.of_students(first, second)
         self._watch(first, second, log_of(p_NC))
         is_open_N = np.isin(np.arange(len(first)), open_N)
         self._keep(first, second, p_NC, stage_N, ~is_open_N)
@@ -97,7 +97,7 @@ class CascadeQueue:
 
     def _of_server(self, first: list[str], second: list[str] | None) -> list[Ranking]:
         """Returns the answers of the server. Empty for texts without one."""
-        p_NC = self._predictor.of_server(first, second)
+        p_NC = self._cascade.of_server(first, second)
         stage_N, has_answer_N = np.full(len(first), len(self._names) - 1), ~np.isnan(p_NC[:, 0])
         self._keep(first, second, p_NC, stage_N, has_answer_N)
         answers = iter(self._ranked(p_NC[has_answer_N], stage_N[has_answer_N].tolist()))
@@ -105,11 +105,10 @@ class CascadeQueue:
 
     def _keep(self, first: list[str], second: list[str] | None, p_NC: Floats, stage_N: Ints, is_final_N: Bools) -> None:
         rows = np.flatnonzero(is_final_N).tolist()
-        texts = [None if part is None else [part[k] for k in rows] for part in (first, second)]
-        self._predictor.keep(texts[0] or [], texts[1], p_NC[rows], stage_N[rows])
+        self._cascade.keep(*taken(first, second, rows), p_NC[rows], stage_N[rows])
 
     def _ranked(self, p_NC: Floats, stages: Sequence[int]) -> list[Ranking]:
-        ranked = rankings(self._predictor.info.target, log_of(p_NC), self._scale)
+        ranked = rankings(self._cascade.info.target, log_of(p_NC), self._scale)
         return [
             [f'{one[:-1]},"stage":{self._names[stage]}}}' for one in row]
             for row, stage in zip(ranked, stages, strict=True)
@@ -135,9 +134,9 @@ class Served:
     ) -> None:
         self.name = name_of(run)
         self.predictor = opened[0] if opened else Predictor(run)
-        if isinstance(self.predictor, WordPredictor):
+        if self.predictor.info.labels_words:
             raise ConfigError(f"{run}: labels words, which are not served. Use `distill predict` or distill.Predictor")
-        self.worker = opened[1] if opened else Worker(self.predictor.is_quick)
+        self.worker = opened[1] if opened else Worker(self.predictor.backend.is_quick)
         self.student = self.predictor.info
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
         self.hashes = self.predictor.hashes()
@@ -154,12 +153,8 @@ class Served:
         self.lengths = batches(self.predictor.num_tokens)
 
     def _queue(self, scale: Scale, server: Worker) -> "Batches[list[Ranking]] | CascadeQueue":
-        if (self.run / CASCADE_FILE).is_file():
-            # Cascades need Arrow, which a file of a student does without.
-            from student.cascade.cascade_predictor import CascadePredictor
-
-            assert isinstance(self.predictor, CascadePredictor)
-            return CascadeQueue(self.predictor, scale, self.worker, server, self._metrics, self._watch)
+        if (cascade := cascade_of(self.predictor)) is not None:
+            return CascadeQueue(cascade, scale, self.worker, server, self._metrics, self._watch)
 
         def answer(first: list[str], second: list[str] | None) -> list[Ranking]:
             return self.ranked(scale, first, second, self.predictor.logits(first, second))
@@ -210,7 +205,7 @@ class Served:
             "name": self.name,
             "task": self.student.task,
             "is_pair": self.student.is_pair,
-            "text_columns": self.predictor.text_columns() or [],
+            "text_columns": self.predictor.backend.text_columns() or [],
             "labels": list(target.names) if target.has_labels else [],
             "has_teacher": self.stored is not None,
             "max_client_batch_size": config.max_client_batch_size,
@@ -299,7 +294,7 @@ def open_served(run: Path, metrics: Metrics, workers: int = 1) -> list[Served]:
     if not tasks_in(run):
         return [Served(run, metrics, workers)]
     predictor = MultiTaskPredictor(run)
-    worker = Worker(all(one.is_quick for one in predictor.predictors.values()))
+    worker = Worker(all(one.backend.is_quick for one in predictor.predictors.values()))
     students = [Served(run / task, metrics, workers, (one, worker)) for task, one in predictor.predictors.items()]
     tasks = ServedTasks(students, predictor, metrics)
     for one in students:

@@ -25,6 +25,7 @@ from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import names_of, open_served
 from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean, raise_all
+from student.predict.multi_task import cascade_of
 
 DRAIN_SECONDS = 30
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -47,8 +48,8 @@ def _serve_at(listener: socket.socket, config: ServeSettings) -> None:
     metrics = Metrics(config.workers)
     loaded = [served for run in config.runs for served in open_served(Path(run), metrics, config.workers)]
     if config.collect is not None:
-        for served in loaded:  # one, see `ServeSettings`
-            served.predictor.collect(config.collect, not config.collect_without_text)
+        for cascade in filter(None, (cascade_of(one.predictor) for one in loaded)):  # one, see `ServeSettings`
+            cascade.collect(config.collect, not config.collect_without_text)
     app = App({served.name: served for served in loaded}, config, metrics)
     # A full collection over all loaded objects would stall every request for 0.1 s.
     gc.freeze()

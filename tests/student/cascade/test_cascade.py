@@ -22,8 +22,8 @@ from pipeline.errors import FingerprintMismatchError, IntegrityError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import softmax
+from student.cascade.cascade import Cascade
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, StageRecord, read_cascade, write_cascade
-from student.cascade.cascade_predictor import CascadePredictor
 from student.predict.predictor import Predictor
 from student.sql_functions import register
 from student.train import train
@@ -68,14 +68,14 @@ def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Pat
     assert set(stage_N) == {0, 1}
 
     predictor = Predictor(folder)
-    assert isinstance(predictor, CascadePredictor)
+    assert isinstance(predictor.backend, Cascade)
     for one in (predictor, pickle.loads(pickle.dumps(predictor))):  # noqa: S301
         answers = one(TEXTS)
         np.testing.assert_allclose([list(each["probabilities"].values()) for each in answers], expected, rtol=1e-5)
         assert [each["stage"] for each in answers] == [runs[k].name for k in stage_N]
         assert [each["label"] for each in answers] == [NAMES[k] for k in expected.argmax(axis=1)]
     np.testing.assert_allclose(softmax(predictor.logits(TEXTS)), expected, rtol=1e-4)
-    assert predictor.counts[0, "answers"] == 2 * int((stage_N == 0).sum())
+    assert predictor.backend.counts[0, "answers"] == 2 * int((stage_N == 0).sum())
 
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"sentence1": text}) + "\n" for text in TEXTS))
     out = tmp_path / "out.parquet"
@@ -196,7 +196,7 @@ def test_wrong_flags(
 def test_nothing_is_lost_when_a_server_dies(runs: tuple[Path, Path], tmp_path: Path) -> None:
     with odd_server(lambda body: scores(0.75, 0.25, len(body["inputs"]))) as (url, sent):
         predictor = Predictor(cascade_of(tmp_path, [runs[0], url], [1.0], timeout=2))
-        assert isinstance(predictor, CascadePredictor)
+        assert isinstance(predictor.backend, Cascade)
         answers = predictor([*TEXTS] * 8)
         assert {answer["stage"] for answer in answers} == {url}
         assert {tuple(answer["probabilities"].values()) for answer in answers} == {(0.25, 0.75)}
@@ -208,7 +208,7 @@ def test_nothing_is_lost_when_a_server_dies(runs: tuple[Path, Path], tmp_path: P
         assert {answer["stage"] for answer in answers} == {"small"}
     # The second time it is not asked: whoever waits for an answer must not wait for a timeout each time.
     assert len(sent) == asked
-    assert predictor.handed_on() == {"inputs": 90, "answered": 72, "not_answered": 18}
+    assert predictor.backend.handed_on() == {"inputs": 90, "answered": 72, "not_answered": 18}
 
 
 def test_a_file_counts_what_was_handed_on_and_a_refused_text_costs_no_other(

@@ -101,6 +101,7 @@ def test_a_chat_server_names_one_label_and_may_refuse_one_text() -> None:
 @pytest.mark.parametrize(
     ("status", "header"),
     [
+        ("429 Too Many Requests", "Retry-After: soon"),
         ("429 Too Many Requests", "Retry-After: 0"),
         ("503 Service Unavailable", "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT"),
         ("500 Internal Server Error", "Retry-After: 0"),
@@ -144,6 +145,19 @@ def test_a_server_that_drips_ends_at_the_deadline(first: bytes) -> None:
     assert monotonic() - start < 60  # and not for ever
 
 
+@pytest.mark.parametrize("wait", ["nan", "inf", "-5"])
+def test_a_wait_that_is_no_time_ends_like_any_failure(wait: str) -> None:
+    answer = http({}, "503 Service Unavailable", f"Retry-After: {wait}")
+    with odd_server(lambda _: answer) as (url, _), pytest.raises(ServerError, match=naming("503")):
+        Server(url, NAMES, 5).probabilities(["a"], None)
+
+
+def test_a_text_that_is_not_unicode_reaches_the_server() -> None:
+    with odd_server(good) as (url, sent):
+        p_NC, reasons = Server(url, NAMES, 5).probabilities(["a", "\ud800"], None)
+    assert (p_NC.shape, reasons, sent[0][1]["inputs"][1]) == ((2, 2), [], ["\ud800"])
+
+
 def test_answers_before_a_failure_stay() -> None:
     late = http({}, "500 Internal Server Error", "Retry-After: 99")
     with odd_server(lambda body: good(body) if len(body["inputs"]) == 32 else late) as (url, _):
@@ -154,7 +168,8 @@ def test_answers_before_a_failure_stay() -> None:
 
 def test_no_part_of_an_address_that_may_be_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "hidden")
-    with odd_server(lambda _: http({}, "401 Unauthorized")) as (url, sent):
+    echo = {"error": "hidden, aGlkZGVu, user:hidden" + " or so" * 99}
+    with odd_server(lambda _: http(echo, "401 Unauthorized")) as (url, sent):
         place = url.replace("http://", "http://user:hidden@")
         server = Server(f"{place}/models/one?token=${{TOKEN}}", NAMES, 5)
         with pytest.raises(ServerError) as raised:
@@ -175,6 +190,16 @@ def test_a_key_is_sent_without_its_line_break_and_never_shown(monkeypatch: pytes
     with pytest.raises(ConfigError, match="OPENAI_API_KEY") as raised:
         Server("http://127.0.0.1:1/chat/completions", NAMES, 5)
     assert "sk-" not in str(raised.value)
+
+
+def test_a_key_that_a_server_repeats_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with odd_server(lambda _: chat("x" * 255 + "sk-secret")) as (url, _):
+        _, (reason,) = Server(f"{url}/chat/completions", NAMES, 5).probabilities(["a"], None)
+    refusal = http({"error": "no key sk-secret"}, "401 Unauthorized")
+    with odd_server(lambda _: refusal) as (url, _), pytest.raises(ServerError) as raised:
+        Server(f"{url}/chat/completions", NAMES, 5).probabilities(["a"], None)
+    assert "sk-s" not in reason + str(raised.value)
 
 
 def test_a_variable_that_is_not_set() -> None:

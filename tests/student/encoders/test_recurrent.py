@@ -22,7 +22,6 @@ from student.export.export import export
 from student.lessons.examples import student_logits
 from student.model.build_config import build_config, build_token_label_config
 from student.model.student import Student
-from student.predict.engine_predictor import EnginePredictor
 from student.predict.predictor import Predictor
 from student.pretrain_settings import PretrainSettings
 from student.run_settings import EvaluateSettings, ExportSettings
@@ -192,6 +191,6 @@ def test_many_threads_read_new_tokens_at_once(tmp_path: Path) -> None:
     one, tokenizer = made("recurrent")
     write(one, tokenizer, tmp_path, tmp_path / "x.distill")
     first = [text for text, _ in ROWS] * 20
-    predictor = EnginePredictor(tmp_path / "x.distill")
+    predictor = Predictor(tmp_path / "x.distill")
     predictor.set_threads(8)
     np.testing.assert_allclose(predictor.logits(first), np.tile(by_torch("recurrent", ROWS), (20, 1)), atol=1e-4)

@@ -28,7 +28,6 @@ from student.model.architecture import sequences
 from student.model.disk_rounding import rounded as rounded_for_disk
 from student.model.disk_rounding import widened
 from student.model.student import TaskStudent, TokenLabelStudent
-from student.predict.run_predictor import RunPredictor
 from student.run_settings import ExportSettings
 from tests.helpers.engine import (
     DTYPES,
@@ -43,6 +42,7 @@ from tests.helpers.engine import (
     made,
     needs_engine,
     rounded,
+    torch_predictor,
     write,
 )
 from tests.helpers.messages import naming
@@ -225,7 +225,7 @@ def test_several_tasks_answer_as_each_alone(several: Path, together: Path, count
             alone = Predictor(several, task=task)
             np.testing.assert_array_equal(logits[task], alone.logits(*given_))
             assert [answer[task] for answer in answers] == alone.predict(*given_)
-            expected_NC = folder_by_torch(RunPredictor(together / task), *given_)
+            expected_NC = folder_by_torch(torch_predictor(together / task), *given_)
             np.testing.assert_allclose(logits[task], expected_NC, rtol=1e-4, atol=1e-4)
     turned = MultiTaskPredictor(several, tasks=["score", "opinion"]).logits(first)
     assert list(turned) == ["score", "opinion"]
@@ -369,7 +369,7 @@ def test_a_run_is_exported_by_the_command(roles_run: Path, store: Path, tmp_path
     path = tmp_path / "new" / "roles.distill"
     result = export(ExportSettings(run=roles_run, store=store, file=path))
     assert result["bytes"]["after"] == path.stat().st_size
-    reference, predictor = RunPredictor(roles_run), Predictor(path)
+    reference, predictor = torch_predictor(roles_run), Predictor(path)
     assert predictor.task == reference.student.config.task
     sentences = ["the nurse was kind to the doctor", "", "A judge, a farmer!"]
     second = [sentences] if predictor.is_pair else []

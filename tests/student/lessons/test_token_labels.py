@@ -27,7 +27,7 @@ from student.model.build_config import build_token_label_config
 from student.model.student import TokenLabelStudent, beside
 from student.predict.multi_task import MultiTaskPredictor
 from student.predict.predictor import Predictor
-from student.predict.token_labels import WORD
+from student.predict.word_answers import WORD
 from student.run_settings import EvaluateSettings
 from student.settings import TrainSettings
 from student.train import train

@@ -18,7 +18,7 @@ from distill.commands import app
 from pipeline.errors import ConfigError
 from pipeline.text.text_to_ids import TextReader
 from student.export.export import export
-from student.predict import engine_predictor, run_predictor
+from student.predict import engine_backend, torch_backend
 from student.predict.file import predict_file
 from student.predict.multi_task import MultiTaskPredictor, open_predictor
 from student.predict.predictor import Predictor
@@ -87,7 +87,7 @@ def test_each_text_is_read_once(together: Path, monkeypatch: pytest.MonkeyPatch,
 
         monkeypatch.setattr(distill_student, "_logits", counted(distill_student._logits, 1))
     else:
-        for module in (run_predictor, engine_predictor):
+        for module in (torch_backend, engine_backend):
             monkeypatch.setattr(module, "has_engine", lambda: False)  # as where it could not be compiled
         monkeypatch.setattr(TextReader, "read", counted(TextReader.read, 1))
     predictor = MultiTaskPredictor(together, SINGLE)

@@ -15,15 +15,16 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.file_names import STUDENT_FILE
-from student.predict.engine_words import WordFilePredictor, WordFolderPredictor
+from student.predict.engine_backend import EngineBackend
 from student.predict.multi_task import MultiTaskPredictor
-from student.predict.predictor import Prediction, Predictor
-from student.predict.run_words import TokenLabelPredictor, logits_of_words
-from student.predict.token_labels import WordPredictor
+from student.predict.predictor import Predictor
+from student.predict.text_answers import Prediction
+from student.predict.torch_backend import TorchBackend, logits_of_words
+from student.predict.word_answers import WordAnswers
 from student.sql_functions import register
 from student.train import train
 from tests.helpers.commands import invoke
-from tests.helpers.engine import needs_engine
+from tests.helpers.engine import needs_engine, torch_predictor
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 from tests.helpers.words import dump_entities, right_teacher, write_random_teacher
@@ -73,14 +74,13 @@ def predictor(request: pytest.FixtureRequest, run: Path) -> Predictor:
 
 
 def test_the_engine_answers_as_torch_does(predictor: Predictor, original: Path) -> None:
-    by_torch = TokenLabelPredictor(original)
-    assert isinstance(predictor, WordPredictor)
+    by_torch = torch_predictor(original)
+    assert isinstance(predictor.answers, WordAnswers)
     expected_WC = logits_of_words(by_torch.student, by_torch.reader, SENTENCES)
-    by_torch.served = None
-    kinds = {WordFolderPredictor, WordFilePredictor, TokenLabelPredictor}
-    assert type(predictor) in kinds
-    assert predictor.is_quick
-    np.testing.assert_allclose(predictor.word_logits(SENTENCES), expected_WC, rtol=1e-4, atol=1e-4)
+    assert isinstance(by_torch.backend, TorchBackend)
+    by_torch.backend.served = None
+    assert predictor.backend.is_quick
+    np.testing.assert_allclose(predictor.backend.word_logits(SENTENCES), expected_WC, rtol=1e-4, atol=1e-4)
     for answer, expected in zip(predictor([*SENTENCES, TEXT]), by_torch([*SENTENCES, TEXT]), strict=True):
         assert answer["spans"] == expected["spans"]
         probabilities = [[word.pop("probability") for word in one["words"]] for one in (answer, expected)]
@@ -122,7 +122,7 @@ def test_what_is_not_for_words_is_refused(predictor: Predictor, original: Path) 
 
 
 def test_a_folder_predictor_has_what_needs_torch_and_travels(run: Path) -> None:
-    predictor, by_torch = Predictor(run), TokenLabelPredictor(run)
+    predictor, by_torch = Predictor(run), torch_predictor(run)
     assert predictor.student.config == by_torch.student.config
     assert predictor.hashes() == by_torch.hashes()
     content, expected = pickle.dumps(predictor), predictor(SENTENCES)
@@ -153,10 +153,10 @@ def test_several_tasks_of_words_have_one_file(store: Path, tmp_path: Path) -> No
     told = invoke("train-student", "--tasks", "right,entities", *small, "--output-dir", tmp_path / "both")
     assert told.exit_code == 0, told.output
     both = MultiTaskPredictor(tmp_path / "both")
-    assert {type(one) for one in both.predictors.values()} == {WordFolderPredictor}
+    assert {type(one.backend) for one in both.predictors.values()} == {EngineBackend}
     moved = (tmp_path / "both" / STUDENT_FILE).rename(tmp_path / "both.distill")
     by_file, by_weights = MultiTaskPredictor(moved), MultiTaskPredictor(tmp_path / "both")
-    assert {type(one) for one in by_file.predictors.values()} == {WordFilePredictor}
-    assert {type(one) for one in by_weights.predictors.values()} == {TokenLabelPredictor}
+    assert {type(one.backend) for one in by_file.predictors.values()} == {EngineBackend}
+    assert {type(one.backend) for one in by_weights.predictors.values()} == {TorchBackend}
     assert by_file([TEXT]) == both([TEXT])
     assert labels(by_weights([TEXT])[0]) == labels(both([TEXT])[0])

@@ -22,7 +22,7 @@ from distill.apps.serve.served import Served
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from student.export.export import export
-from student.predict.engine_predictor import EnginePredictor
+from student.predict.engine_backend import EngineBackend
 from student.predict.predictor import Predictor
 from student.run_settings import ExportSettings
 from student.sql_functions import register
@@ -53,12 +53,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_file_answers_as_its_folder(name: str, files: dict[str, Path]) -> None:
     folder, file = Predictor(FOLDER / name), Predictor(files[name])
-    assert isinstance(file, EnginePredictor)
+    assert isinstance(file.backend, EngineBackend)
     assert file.info.model_dump() == file.info.model_dump() | folder.info.model_dump()
     np.testing.assert_allclose(file.logits(TEXTS), folder.logits(TEXTS), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(file.encode(TEXTS), folder.encode(TEXTS), rtol=1e-4, atol=1e-3)
     np.testing.assert_array_equal(file.num_tokens(TEXTS), folder.num_tokens(TEXTS))
-    assert file.text_columns() == folder.text_columns()
+    assert file.backend.text_columns() == folder.backend.text_columns()
     assert [a["label"] for a in file(TEXTS)] == [a["label"] for a in folder(TEXTS)]
     words = [[word["word"] for word in answer["words"]] for answer in file.explain(TEXTS)]
     assert words == [[word["word"] for word in answer["words"]] for answer in folder.explain(TEXTS)]

@@ -1,11 +1,11 @@
-"""A cascade as a predictor: each stage answers what it is sure of and hands the rest to the next one.
+"""A cascade: each stage answers what it is sure of and hands the rest to the next one.
 
 Shapes: N inputs, C labels, F features.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -20,19 +20,55 @@ from pipeline.files import sha256
 from pipeline.sources.collected import Collector
 from pipeline.tasks.target import log_of, margins
 from pipeline.tasks.text_drift import TEXT_SIGNALS
-from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
-from student.cascade.server import ServerError
-from student.cascade.stages import ServerStage, StudentStage, open_stages
-from student.predict.predictor import Prediction, Predictor, StudentInfo
+from student.cascade.cascade_file import CASCADE_FILE, read_cascade
+from student.cascade.server import Server, ServerError
+from student.cascade.stages import StudentStage, open_stages
+from student.predict.backend import Backend
+from student.predict.student_info import StudentInfo
+from student.predict.text_answers import Prediction, TextAnswers
+from student.texts import taken
 
 PAUSE = 30.0  # seconds in which a failed server gets no request
 MOST_REASONS = 3  # in a warning
 
 
-class CascadePredictor(Predictor):
-    """A cascade. See `Predictor` for arguments and errors.
+class CascadeAnswers(TextAnswers):
+    """The answers of a cascade: of each also the name of the stage that gave it."""
+
+    backend: "Cascade"
+    names: ClassVar[Set[str]] = TextAnswers.names | {"stage"}
+
+    def predictions(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None) -> list[Prediction]:
+        p_NC, stage_N = self.backend.answer(*self.texts(sentences1, sentences2))
+        names, stages = self.info.target.names, [stage.name for stage in self.backend.stages]
+        return [
+            {"label": names[k], "probabilities": dict(zip(names, row, strict=True)), "stage": stages[stage]}
+            for k, row, stage in zip(p_NC.argmax(axis=1).tolist(), p_NC.tolist(), stage_N.tolist(), strict=True)
+        ]
+
+    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None) -> dict[str, pa.Array]:
+        p_NC, stage_N = self.backend.answer(*self.texts(sentences1, sentences2))
+        names = self.info.target.names
+        return {
+            "label": pa.array(names).take(pa.array(p_NC.argmax(axis=1))),
+            "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=names),
+            "margin": pa.array(margins(p_NC)),
+            "stage": pa.array([stage.name for stage in self.backend.stages]).take(pa.array(stage_N)),
+        }
+
+    def signals(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None) -> dict[str, Floats64]:
+        """Returns those of texts alone, because answers come from several stages."""
+        return self.backend.text_signals(*self.texts(sentences1, sentences2))
+
+
+class Cascade:
+    """The stages of a cascade. See `Backend`. Vectors and token counts are those of the first student.
 
     An input that the server does not answer keeps the less confident answer of the stage before.
+
+    Args:
+        folder: of the cascade.
+        open_student: opens the folder or file of a student.
 
     Attributes:
         record: the content of ``cascade.json``.
@@ -40,81 +76,65 @@ class CascadePredictor(Predictor):
         first: the student of the first stage.
         counts: how many inputs each stage has answered since it was opened, and how many it should
             have answered but did not, by ``(number, "answers")`` and ``(number, "failures")``.
+
+    Raises:
+        IntegrityError: if the folder holds no cascade.
+        FingerprintMismatchError: if a student was changed since the thresholds were chosen.
     """
 
-    answer_names: ClassVar[Set[str]] = Predictor.answer_names | {"stage"}
+    answers = CascadeAnswers
+    is_quick = False
 
-    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
-        if abstain:
-            raise ConfigError("--abstain: a cascade hands on what a stage is not sure of, and never abstains")
-        if costs or task is not None:
-            raise ConfigError(f"{run}: is a cascade, which takes neither costs of labels nor a task")
-        self.folder = Path(run)
-        self.record: CascadeRecord = read_cascade(self.folder)
-        self.stages = open_stages([stage.source for stage in self.record.stages], self.record.timeout)
+    def __init__(self, folder: Path, open_student: Callable[[Path], Backend]) -> None:
+        self.folder, self._open_student = folder, open_student
+        self.record = read_cascade(folder)
+        self.stages = open_stages([stage.source for stage in self.record.stages], self.record.timeout, open_student)
         for stage, known in zip(self.stages, self.record.stages, strict=True):
             # Thresholds are margins of exactly these weights, and prove nothing for others.
             if stage.hashes() != known.hashes:
                 raise FingerprintMismatchError(
-                    f"{run}: the stage {stage.source} was changed since. Repeat `distill cascade`."
+                    f"{folder}: the stage {stage.source} was changed since. Repeat `distill cascade`."
                 )
         first = self.stages[0]
         assert isinstance(first, StudentStage), "which `open_stages` has made sure of"
-        self.first = first.predictor
+        self.first = first.student
         profile = self.first.info.profile
         # Answers come from several stages, and only the first one's were measured.
         of_texts = None if profile is None else profile.only(TEXT_SIGNALS)
         self.info: StudentInfo = self.first.info.model_copy(update={"calibration": None, "profile": of_texts})
-        self.threshold, self.bias_C = None, None
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = 0.0  # of the server
         self._collector: Collector | None = None
         self._collecting = Lock()
 
-    def __getattr__(self, name: str) -> Any:
-        """Raises ConfigError for what only one student gives, so that a command that needs it fails with a remedy."""
-        if name in {"student", "reader"}:
-            raise ConfigError(f"{self.folder}: is a cascade, and this needs one student; give the folder of a stage")
-        raise AttributeError(name)
+    @property
+    def student(self) -> Any:
+        """Raises ConfigError, so that a command that needs one student fails with a remedy."""
+        raise ConfigError(f"{self.folder}: is a cascade, and this needs one student; give the folder of a stage")
+
+    reader = student
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from its folder."""
-        return type(self), (self.folder,)
+        return type(self), (self.folder, self._open_student)
 
-    def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
-        """See `Predictor`. Each answer also has its ``stage``, the stage's name."""
-        p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
-        names = self.info.target.names
-        return [
-            {"label": names[k], "probabilities": dict(zip(names, row, strict=True)), "stage": self.stages[stage].name}
-            for k, row, stage in zip(p_NC.argmax(axis=1).tolist(), p_NC.tolist(), stage_N.tolist(), strict=True)
-        ]
-
-    def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
+    def logits(self, first: Sequence[str], second: Sequence[str] | None) -> Floats:
         """The logarithms of the probabilities of whichever stage answers, float32 [N, C]."""
-        p_NC, _ = self.answers(*self._texts(sentences1, sentences2))
+        p_NC, _ = self.answer(first, second)
         return log_of(p_NC)
 
-    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
-        """See `Predictor`. Adds the column ``stage``."""
-        p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
-        names, sources = self.info.target.names, [stage.name for stage in self.stages]
-        return {
-            "label": pa.array(names).take(pa.array(p_NC.argmax(axis=1))),
-            "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=names),
-            "margin": pa.array(margins(p_NC)),
-            "stage": pa.array(sources).take(pa.array(stage_N)),
-        }
+    def word_logits(self, sentences: Sequence[Sequence[str]]) -> Floats:
+        raise NotImplementedError("`open_stages` refuses students that label words")
 
-    def answers(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, Ints]:
+    def answer(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, Ints]:
         """The probabilities of inputs, float32 [N, C], and the number of the stage that gave them, int64 [N]."""
         p_NC, stage_N, open_N = self.of_students(first, second)
         if len(open_N):
-            texts = [None if part is None else [part[k] for k in open_N.tolist()] for part in (first, second)]
-            own_NC = self.of_server(texts[0] or [], texts[1])
+            own_NC = self.of_server(*taken(first, second, open_N.tolist()))
             # An input without an answer keeps the less confident one of the student before, and others get theirs.
-            answered_N = open_N[~np.isnan(own_NC[:, 0])]
-            p_NC[answered_N], stage_N[answered_N] = own_NC[~np.isnan(own_NC[:, 0])], len(self.stages) - 1
+            has_answer_N = ~np.isnan(own_NC[:, 0])
+            answered_N = open_N[has_answer_N]
+            p_NC[answered_N], stage_N[answered_N] = own_NC[has_answer_N], len(self.stages) - 1
             self.counts[len(self.stages) - 1, "failures"] += len(open_N) - len(answered_N)
         self.keep(first, second, p_NC, stage_N)
         for number, count in zip(*np.unique(stage_N, return_counts=True), strict=True):
@@ -126,10 +146,9 @@ class CascadePredictor(Predictor):
         p_NC = np.zeros((len(first), self.info.target.num_logits), dtype=np.float32)
         stage_N, open_N = np.zeros(len(first), dtype=np.int64), np.arange(len(first))
         for number, (stage, record) in enumerate(zip(self.stages, self.record.stages, strict=True)):
-            if not len(open_N) or isinstance(stage, ServerStage):
+            if not len(open_N) or isinstance(stage, Server):
                 break
-            texts = [None if part is None else [part[k] for k in open_N.tolist()] for part in (first, second)]
-            own_NC, _ = stage.probabilities(texts[0] or [], texts[1])
+            own_NC, _ = stage.probabilities(*taken(first, second, open_N.tolist()))
             p_NC[open_N], stage_N[open_N] = own_NC, number
             open_N = open_N[:0] if record.threshold is None else open_N[margins(own_NC) <= record.threshold]
         return p_NC, stage_N, open_N
@@ -161,53 +180,55 @@ class CascadePredictor(Predictor):
                 names = [stage.name for stage in self.stages]
                 self._collector.add((first, second), p_NC, stage_N, self.info.target.names, names)
 
-    def handed_on(self) -> dict[str, int]:
-        """Returns how many inputs were handed on to the last stage since it was opened, and how many it answered."""
-        answered, missing = (self.counts[len(self.stages) - 1, name] for name in ("answers", "failures"))
-        return {"inputs": answered + missing, "answered": answered, "not_answered": missing}
-
-    def encode(self, sentences: Iterable[str]) -> Floats:
-        """The vectors of the first student among the stages, see `Predictor`."""
-        return self.first.encode(sentences)
-
-    def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
-        """See `Predictor`. Returns those of the first student among the stages."""
-        return self.first.num_tokens(sentences1, sentences2)
-
-    def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
-        """See `Predictor`. Returns those of the first student among the stages."""
-        return self.first.text_signals(sentences1, sentences2)
-
-    def signals(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, Floats64]:
-        """See `Predictor`. Only texts are compared."""
-        return self.text_signals(*self._texts(sentences1, sentences2))
-
-    def text_columns(self) -> list[tuple[str, ...]] | None:
-        """See `Predictor`."""
-        return self.first.text_columns()
-
-    def certified_threshold(self) -> float:
-        """Raises ConfigError: each stage has a threshold of its own."""
-        raise ConfigError(f"{self.folder}: is a cascade, which never abstains")
-
-    def hashes(self) -> dict[str, str]:
-        """See `Predictor`."""
-        own = {CASCADE_FILE: sha256(self.folder / CASCADE_FILE)}
-        for number, stage in enumerate(self.record.stages):
-            own |= {f"{number}/{name}": value for name, value in stage.hashes.items()}
-        return own
-
-    def set_threads(self, count: int) -> None:
-        """See `Predictor`."""
-        for stage in self.stages:
-            if isinstance(stage, StudentStage):
-                stage.predictor.set_threads(count)
-
     def collect(self, folder: Path, has_text: bool = True) -> None:
-        """See `Predictor`."""
+        """Appends the inputs that are handed on to files in a folder from now on, see `pipeline.sources.collected`.
+
+        Args:
+            folder: of the files.
+            has_text: whether their texts are written, or only the hashes of them.
+        """
         self._collector = Collector(folder, has_text)
 
     def close(self) -> None:
         """Closes the file of collected inputs."""
         if self._collector is not None:
             self._collector.close()
+
+    def handed_on(self) -> dict[str, int]:
+        """Returns how many inputs were handed on to the last stage since it was opened, and how many it answered."""
+        answered, missing = (self.counts[len(self.stages) - 1, name] for name in ("answers", "failures"))
+        return {"inputs": answered + missing, "answered": answered, "not_answered": missing}
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        return self.first.encode(texts)
+
+    def num_tokens(self, first: Sequence[str], second: Sequence[str] | None) -> Ints:
+        return self.first.num_tokens(first, second)
+
+    def text_signals(self, first: Sequence[str], second: Sequence[str] | None) -> dict[str, Floats64]:
+        return self.first.text_signals(first, second)
+
+    def text_columns(self) -> list[tuple[str, ...]] | None:
+        return self.first.text_columns()
+
+    def certified_threshold(self) -> float:
+        """Raises ConfigError: each stage has a threshold of its own."""
+        raise ConfigError(
+            f"--abstain: {self.folder} is a cascade, which hands on what a stage is not sure of and never abstains"
+        )
+
+    def bias(self, costs: Mapping[str, float]) -> None:
+        """Returns no bias. Raises ConfigError for costs."""
+        if costs:
+            raise ConfigError(f"--cost: {self.folder} is a cascade, which takes no costs of labels")
+
+    def hashes(self) -> dict[str, str]:
+        own = {CASCADE_FILE: sha256(self.folder / CASCADE_FILE)}
+        for number, stage in enumerate(self.record.stages):
+            own |= {f"{number}/{name}": value for name, value in stage.hashes.items()}
+        return own
+
+    def set_threads(self, count: int) -> None:
+        for stage in self.stages:
+            if isinstance(stage, StudentStage):
+                stage.student.set_threads(count)

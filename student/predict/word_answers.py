@@ -1,14 +1,13 @@
-"""From text to labelled words and their spans. The logits of words are those of torch or of the engine.
+"""From logits to labelled words and their spans.
 
 Shapes: W words of all sentences, C logits.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -17,8 +16,9 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.tasks.temperature import calibrated
-from student.predict.predictor import Prediction, Predictor
-from student.texts import listed
+from student.predict.student_info import StudentInfo
+from student.predict.text_answers import Prediction, TextAnswers
+from student.texts import Texts, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,20 +35,27 @@ Sentence = str | Sequence[str]
 USUAL = ("sentence1", "tokens", "words", "text")
 
 
-class WordPredictor(Predictor):
-    """A trained student that labels words, see `Predictor`. It never abstains.
+class WordAnswers(TextAnswers):
+    """The answers of a student that labels words. It never abstains."""
 
-    Subclasses have another predictor as their second base, which opens the student.
-    """
+    names: ClassVar[Set[str]] = {"words", "labels", "spans"}
 
-    answer_names: ClassVar[Set[str]] = {"words", "labels", "spans"}
+    def texts(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> Texts:
+        """The sentences, each a text or a list of words.
 
-    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
-        if abstain:
-            raise ConfigError("--abstain: a certificate is about whole texts, not for labelled words")
-        super()._open(run, abstain, costs, task)
+        Raises:
+            ConfigError: for a single text instead of a list, or for pairs.
+            DataError: if a sentence is neither a text nor a list of words.
+        """
+        sentences = listed(sentences1)
+        if sentences2 is not None:
+            raise ConfigError(f"this student of {self.info.task!r} labels words, and takes no pairs")
+        for number, sentence in enumerate(sentences):
+            if (problem := self.input_problem(sentence)) is not None:
+                raise DataError(f"sentence {number} (from 0) is {sentence!r:.80}, {problem}")
+        return sentences, None
 
-    def __call__(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
+    def predictions(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> list[Prediction]:
         """Labels the words of sentences, which are read whole, however long.
 
         Args:
@@ -58,41 +65,24 @@ class WordPredictor(Predictor):
         Returns: One dict per sentence: ``words``, with ``text``, ``start`` and ``end`` (positions of characters, for a
             list in its words joined with spaces), ``label`` and its ``probability``. Also ``spans``, with ``text``,
             ``start``, ``end`` and ``label``.
-
-        Raises:
-            ConfigError: for a single text instead of a list, or for pairs.
-            DataError: if a sentence is neither a text nor a list of words.
         """
-        sentences1 = listed(sentences1)
-        if sentences2 is not None:
-            raise ConfigError(f"this student of {self.info.task!r} labels words, and takes no pairs")
-        for number, sentence in enumerate(sentences1):
-            if (problem := self.input_problem(sentence)) is not None:
-                raise DataError(f"sentence {number} (from 0) is {sentence!r:.80}, {problem}")
-        # Words are joined by spaces as in training, so tokens get the same context.
-        texts = [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences1]
+        sentences, _ = self.texts(sentences1, sentences2)
+        texts = _joined(sentences)
         places = [
             [match.span() for match in WORD.finditer(sentence)] if isinstance(sentence, str) else _places(sentence)
-            for sentence in sentences1
+            for sentence in sentences
         ]
         rows = [[text[a:b] for a, b in row] for text, row in zip(texts, places, strict=True)]
         # Words are passed as lists even for texts, so that the answers refer to exactly these words.
-        answers = self._answers(self.word_logits(rows), [len(row) for row in rows])
-        return [_told(*told) for told in zip(texts, places, answers, strict=True)]
+        answers = self._answers(self.backend.word_logits(rows), [len(row) for row in rows])
+        return [_with_spans(*one) for one in zip(texts, places, answers, strict=True)]
 
-    def word_logits(self, sentences: Sequence[Sequence[str]]) -> Floats:
-        """Returns the logits of the words of all sentences, float32 [W, C], not calibrated.
-
-        Those of a word without tokens are as sure as possible that it is outside of spans.
-        """
-        raise NotImplementedError
-
-    def columns(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> "dict[str, pa.Array]":
+    def columns(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> "dict[str, pa.Array]":
         """The answers as columns: the ``words``, their ``labels``, and the ``spans`` of each input."""
         import pyarrow as pa  # takes a moment, which one answer does not
 
         span = pa.struct([("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("label", pa.string())])
-        answers = self(sentences1, sentences2)
+        answers = self.predictions(sentences1, sentences2)
         words, labels = ([[w[key] for w in one["words"]] for one in answers] for key in ("text", "label"))
         return {
             "words": pa.array(words, pa.list_(pa.string())),
@@ -100,34 +90,28 @@ class WordPredictor(Predictor):
             "spans": pa.array([one["spans"] for one in answers], pa.list_(span)),
         }
 
-    def logits(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> Floats:
+    def logits(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> Floats:
         """Raises ConfigError: whole texts have no logits here."""
         raise ConfigError("this student labels words and gives no logits of whole texts. Call it.")
 
-    def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
-        """See `Predictor`."""
-        return super().text_signals([one if isinstance(one, str) else " ".join(one) for one in sentences1], None)
+    def signals(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> dict[str, Floats64]:
+        """Returns those of texts alone, because answers are of words."""
+        sentences, _ = self.texts(sentences1, sentences2)
+        return self.backend.text_signals(_joined(sentences), None)
 
-    def signals(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> dict[str, Floats64]:
-        """See `Predictor`. Only texts are compared, because answers are of words."""
-        return self.text_signals(listed(sentences1))
-
-    def explain(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
+    def explain(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> list[Prediction]:
         """Raises ConfigError: what a word does to the label of another is not worked out."""
         raise ConfigError("--explain: is not for labelled words")
 
     def accepted_columns(self) -> list[tuple[str, ...]]:
-        """See `Predictor`."""
         return [USUAL]
 
     def input_problem(self, value: object) -> str | None:
-        """See `Predictor`."""
         # A string is a sequence of strings, too, so this check accepts texts and lists of words alike.
         is_list = isinstance(value, Sequence | np.ndarray) and all(isinstance(word, str) for word in value)
         return None if is_list else "neither text nor a list of words"
 
     def check_column(self, table: "pa.Table", path: str, name: str, problems: list[str], first_row: int) -> None:
-        """See `Predictor`."""
         from pipeline.sources.columns import plain
 
         for number, value in enumerate(plain(table.column(name)).to_pylist(), first_row):
@@ -145,6 +129,11 @@ class WordPredictor(Predictor):
         return [answers[start:stop] for start, stop in pairwise(accumulate(num_words, initial=0))]
 
 
+def _joined(sentences: Sequence[Sentence]) -> list[str]:
+    # Words are joined by spaces as in training, so tokens get the same context.
+    return [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences]
+
+
 def _places(words: Sequence[str]) -> list[tuple[int, int]]:
     """Returns the first and the last position of each word in the joined text."""
     places, start = [], 0
@@ -154,10 +143,15 @@ def _places(words: Sequence[str]) -> list[tuple[int, int]]:
     return places
 
 
-def _told(text: str, places: list[tuple[int, int]], answers: list[tuple[str, float]]) -> Prediction:
+def _with_spans(text: str, places: list[tuple[int, int]], answers: list[tuple[str, float]]) -> Prediction:
     words = [
         {"text": text[a:b], "start": a, "end": b, "label": label, "probability": p}
         for (a, b), (label, p) in zip(places, answers, strict=True)
     ]
     found = [(places[s.start][0], places[s.stop - 1][1], s.name) for s in spans([label for label, _ in answers])]
     return {"words": words, "spans": [{"text": text[a:b], "start": a, "end": b, "label": name} for a, b, name in found]}
+
+
+def answers_of(info: StudentInfo) -> type[TextAnswers]:
+    """Returns what makes answers of a student's logits."""
+    return WordAnswers if info.labels_words else TextAnswers

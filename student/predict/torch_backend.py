@@ -1,14 +1,14 @@
 """A student from the folder of its run: by the engine on a CPU, by torch where the engine does not serve it.
 
-Shapes: N inputs, F features, C logits.
+Shapes: N inputs, F features, T tokens of all sentences, W their words, C logits.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,53 +16,45 @@ from torch import nn
 
 from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.file_names import TOKENIZER_FILE
+from pipeline.tasks.task import OUTSIDE
 from pipeline.tasks.text_drift import text_signals
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import load_tokenizer
+from pipeline.text.word_pieces import read_pieces
 from pipeline.training.run_record import text_columns
 from student.data import in_batches
 from student.export.engine_file import engine_content, engine_problems
 from student.model.architecture import sequences
 from student.model.config_file import labels_words
 from student.model.heads import HEADS, is_equal, logits_of_heads, share_hidden_layers
-from student.model.student import Student, TaskStudent, default_device
+from student.model.student import Student, TaskStudent, TokenLabelStudent, default_device
 from student.model.weights import encoder_checksum
+from student.predict.backend import Opened, SharedLogits
 from student.predict.certificate import certified_margin, file_hashes
-from student.predict.engine_predictor import (
-    check_abstains,
-    encoded_by,
-    has_engine,
-    logits_by,
-    opened,
-)
+from student.predict.engine_calls import encoded_by, has_engine, logits_by, opened, word_logits_by
 from student.predict.labels import label_bias
-from student.predict.multi_task import Opened, SharedLogits
-from student.predict.predictor import Predictor, StudentInfo
-from student.texts import listed
+from student.predict.student_info import StudentInfo
+from student.predict.word_answers import answers_of
 
 MADE_AGAIN = {"student", "reader", "served"}  # attributes that do not travel to other processes
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class RunPredictor(Predictor):
-    """A student from the folder of its run. See `Predictor` for arguments and errors.
+class TorchBackend:
+    """A student from the folder of its run. See `Backend`. On a CPU, the engine answers where it serves the student.
 
     Attributes:
-        folder: of the run.
         student: the torch module.
         tokenizer: of its texts.
     """
 
-    student_type: ClassVar[type[TaskStudent]] = Student
-
-    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
-        check_abstains(abstain, costs)
+    def __init__(self, folder: Path) -> None:
         _one_thread_after_forks()
-        self.folder = folder = Path(run) / (task or "")
-        self.student: Any = _ready(self.student_type.load(folder))
-        self.info = StudentInfo.of(self.student.config)
-        self.threshold = self.certified_threshold() if abstain else None
-        self.bias_C = label_bias(folder, self.info.target, costs)
+        self.folder = folder
+        kind = TokenLabelStudent if labels_words(folder) else Student
+        self.student: Any = _ready(kind.load(folder))
+        self.info = StudentInfo.of(self.student.config, kind is TokenLabelStudent)
+        self.answers = answers_of(self.info)
         self.tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
 
     @cached_property
@@ -82,7 +74,6 @@ class RunPredictor(Predictor):
 
     @property
     def is_quick(self) -> bool:
-        """See `Predictor`."""
         return self.engine is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,56 +82,77 @@ class RunPredictor(Predictor):
         # Tables that lie side by side do not travel.
         weights = {name: weight.cpu().clone() for name, weight in self.student.state_dict().items()}
         student = type(self.student), self.student.config, weights, self.student.companions
-        return _revived, (type(self), student, others)
+        return _revived, (student, others)
 
-    def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
-        """See `Predictor`."""
-        texts, engine = self._texts(sentences1, sentences2), self.engine
-        if engine is not None:
-            engine.threads = torch.get_num_threads()
-            logits_NC: Floats = logits_by(engine, *texts)
+    def logits(self, first: Sequence[str], second: Sequence[str] | None) -> Floats:
+        if (engine := self._limited_engine()) is not None:
+            logits_NC: Floats = logits_by(engine, first, second)
             return logits_NC
         config = self.student.config
-        parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
+        parts = sequences(config, *self.reader.read(first, second, config.max_seq_length))
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
 
-    def encode(self, sentences: Iterable[str]) -> Floats:
-        """See `Predictor`."""
-        texts, engine = listed(sentences), self.engine
-        if engine is not None:
-            engine.threads = torch.get_num_threads()
+    def word_logits(self, sentences: Sequence[Sequence[str]]) -> Floats:
+        if (engine := self._limited_engine()) is not None:
+            return word_logits_by(engine, sentences)
+        return logits_of_words(self.student, self.reader, sentences)
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        if (engine := self._limited_engine()) is not None:
             return encoded_by(engine, texts)
         student = self.student
         parts = sequences(student.config, *self.reader.read(texts, None, student.config.max_seq_length))
         return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
 
-    def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
-        """See `Predictor`."""
-        parts = self.reader.read(sentences1, sentences2, None)
-        special = self.tokenizer.num_special_tokens_to_add(sentences2 is not None)
+    def _limited_engine(self) -> Any:
+        """The engine with torch's number of threads, or None."""
+        engine = self.engine
+        if engine is not None:
+            engine.threads = torch.get_num_threads()
+        return engine
+
+    def num_tokens(self, first: Sequence[str], second: Sequence[str] | None) -> Ints:
+        parts = self.reader.read(first, second, None)
+        special = self.tokenizer.num_special_tokens_to_add(second is not None)
         return np.asarray(special + np.sum([part.lengths for part in parts], axis=0))
 
-    def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
-        """See `Predictor`."""
+    def text_signals(self, first: Sequence[str], second: Sequence[str] | None) -> dict[str, Floats64]:
         assert self.info.profile is not None, "there is nothing to compare with"
-        parts = self.reader.read(sentences1, sentences2, self.info.max_seq_length)
+        parts = self.reader.read(first, second, self.info.max_seq_length)
         return text_signals(parts, self.info.profile.is_seen_V)
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
-        """See `Predictor`."""
         return text_columns(self.folder)
 
     def certified_threshold(self) -> float:
-        """See `Predictor`."""
         return certified_margin(self.folder).threshold
 
+    def bias(self, costs: Mapping[str, float]) -> Floats | None:
+        return label_bias(self.folder, self.info.target, costs)
+
     def hashes(self) -> dict[str, str]:
-        """See `Predictor`."""
         return file_hashes(self.folder)
 
     def set_threads(self, count: int) -> None:
-        """See `Predictor`."""
         torch.set_num_threads(count)
+
+
+def logits_of_words(student: TaskStudent, reader: TextReader, sentences: Sequence[Sequence[str]]) -> Floats:
+    """Returns what torch computes, see `Backend.word_logits`.
+
+    Args:
+        student: a student that labels words.
+        reader: what makes ids of its texts.
+        sentences: the words of each text.
+    """
+    pieces, names = read_pieces(reader, sentences), student.config.target.names
+    logits_TC = in_batches(student, [pieces.ids], len(names), student.device, of_tokens=True)
+    num_words_N = np.array([len(words) for words in sentences], dtype=np.int64)
+    token = pieces.by_word(np.arange(len(logits_TC)), num_words_N, -1)
+    outside_1C = np.full((1, len(names)), -np.inf, np.float32)
+    outside_1C[0, names.index(OUTSIDE)] = 0
+    # A word without tokens has the index -1, which reads the appended row.
+    return np.concatenate([logits_TC, outside_1C])[token.flat]
 
 
 @cache
@@ -161,48 +173,41 @@ def _ready(student: TaskStudent) -> TaskStudent:
 
 
 def _revived(
-    kind: type[RunPredictor],
     student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
     others: dict[str, Any],
-) -> RunPredictor:
-    """The predictor that was pickled or copied, on this machine's device and with its kernels."""
+) -> TorchBackend:
+    """The backend that was pickled or copied, on this machine's device and with its kernels."""
     model, config, weights, companions = student
     made = model(config)
     made.load_state_dict(weights)
     made.companions = companions
-    predictor: RunPredictor = object.__new__(kind)
-    vars(predictor).update(others | {"student": _ready(made.eval())})
-    return predictor
+    backend = object.__new__(TorchBackend)
+    vars(backend).update(others | {"student": _ready(made.eval())})
+    return backend
 
 
-def is_served(predictor: RunPredictor) -> bool:
+def is_served(backend: TorchBackend) -> bool:
     """Whether the engine answers for a student: in float32, on a CPU, where the engine was built."""
-    student = predictor.student
+    student = backend.student
     # Smaller tables would have to be widened, and save memory no longer.
     if student.device.type != "cpu" or student.config.table_dtype != "float32" or not has_engine():
         return False
-    return not engine_problems(student, predictor.tokenizer)
+    return not engine_problems(student, backend.tokenizer)
 
 
-def _serve(predictors: Mapping[str, RunPredictor]) -> Any:
+def _serve(backends: Mapping[str, TorchBackend]) -> Any:
     """Makes one engine answer for students with one encoder, by their names. Returns its predictor of all of them."""
-    tokenizer = next(iter(predictors.values())).tokenizer
-    content = engine_content({name: one.student for name, one in predictors.items()}, tokenizer)
+    tokenizer = next(iter(backends.values())).tokenizer
+    content = engine_content({name: one.student for name, one in backends.items()}, tokenizer)
     engine = opened("the student", lambda module: module.MultiTaskPredictor(content))
-    for name, one in predictors.items():
+    for name, one in backends.items():
         one.served = engine.predictors[name]
     return engine
 
 
-def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
+def open_several(run: Path, tasks: Sequence[str]) -> Opened:
     """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
-    from student.predict.run_words import TokenLabelPredictor  # which imports this module
-
-    # Not `Predictor`, which could take the run's file for some of them: these are to share their weights.
-    runs = {
-        task: (TokenLabelPredictor if labels_words(run / task) else RunPredictor)(run, abstain, task=task)
-        for task in tasks
-    }
+    runs = {task: TorchBackend(run / task) for task in tasks}
     _share_weights(list(runs.values()))
     engines = _share_engines(runs)
     groups: dict[Any, list[str]] = {}
@@ -214,27 +219,27 @@ def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     ]
 
 
-def _shared_logits(predictors: Mapping[str, RunPredictor], engine: Any) -> SharedLogits | None:
+def _shared_logits(backends: Mapping[str, TorchBackend], engine: Any) -> SharedLogits | None:
     """What gives the logits of students for texts, each of which is read once. None for students of labelled words."""
-    if not all(isinstance(one.student, Student) for one in predictors.values()):
+    if not all(isinstance(one.student, Student) for one in backends.values()):
         return None
-    return _by_torch(predictors) if engine is None else _by_engine(engine)
+    return _by_torch(backends) if engine is None else _by_engine(engine)
 
 
-def _share_weights(predictors: Sequence[RunPredictor]) -> None:
+def _share_weights(backends: Sequence[TorchBackend]) -> None:
     """Makes students with the same encoder, or the same hidden layer, use one, so that memory holds them once."""
-    share_hidden_layers([one.student.head for one in predictors], is_equal)
+    share_hidden_layers([one.student.head for one in backends], is_equal)
     encoders: dict[str, nn.Module] = {}
-    for one in predictors:
+    for one in backends:
         checksum = encoder_checksum(one.folder)
         if checksum is not None:
             one.student.encoder = encoders.setdefault(checksum, one.student.encoder)
 
 
-def _share_engines(predictors: Mapping[str, RunPredictor]) -> dict[str, Any]:
+def _share_engines(backends: Mapping[str, TorchBackend]) -> dict[str, Any]:
     """Makes one engine answer for students with the same encoder. Returns its predictor for each of their tasks."""
-    together: dict[Any, dict[str, RunPredictor]] = {}
-    for task, one in predictors.items():
+    together: dict[Any, dict[str, TorchBackend]] = {}
+    for task, one in backends.items():
         if is_served(one):
             together.setdefault((id(one.student.encoder), one.info.max_seq_length), {})[task] = one
     engines: dict[str, Any] = {}
@@ -260,11 +265,11 @@ def _by_engine(engine: Any) -> SharedLogits:
     return logits
 
 
-def _by_torch(predictors: Mapping[str, RunPredictor]) -> SharedLogits:
-    first = next(iter(predictors.values()))
+def _by_torch(backends: Mapping[str, TorchBackend]) -> SharedLogits:
+    first = next(iter(backends.values()))
     student, config = first.student, first.student.config
-    heads = [one.student.head for one in predictors.values()]
-    ends = list(accumulate(one.student.config.target.num_logits for one in predictors.values()))
+    heads = [one.student.head for one in backends.values()]
+    ends = list(accumulate(one.student.config.target.num_logits for one in backends.values()))
 
     def ask(ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
         inputs = student.head_inputs(ids_T, starts_S)
@@ -273,6 +278,6 @@ def _by_torch(predictors: Mapping[str, RunPredictor]) -> SharedLogits:
     def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> dict[str, Floats]:
         parts = sequences(config, *first.reader.read(sentences1, sentences2, config.max_seq_length))
         logits_NC = in_batches(ask, parts, ends[-1], student.device)
-        return dict(zip(predictors, np.split(logits_NC, ends[:-1], axis=1), strict=True))
+        return dict(zip(backends, np.split(logits_NC, ends[:-1], axis=1), strict=True))
 
     return logits
