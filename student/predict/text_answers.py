@@ -53,7 +53,7 @@ class TextAnswers:
         return self.predictions_of(self.logits(sentences1, sentences2))
 
     def predictions_of(self, raw_logits_NC: Floats) -> list[Prediction]:
-        """Returns the same of inputs that have these logits."""
+        """Returns the answers to inputs that have these logits."""
         target, logits_NC = self.info.target, calibrated(raw_logits_NC, self.info.calibration)
         if not target.has_labels:
             return [_scored(score, self.info.calibration) for score in predicted_scores(target, logits_NC).tolist()]
@@ -68,7 +68,7 @@ class TextAnswers:
         return self.columns_of(self.logits(sentences1, sentences2))
 
     def columns_of(self, raw_logits_NC: Floats) -> "dict[str, pa.Array]":
-        """Returns the same of inputs that have these logits."""
+        """Returns the answers to inputs that have these logits."""
         info = self.info
         logits_NC = calibrated(raw_logits_NC, info.calibration)
         return answer_columns(info.target, logits_NC, self.threshold, self.bias_C, info.calibration)
