@@ -7,7 +7,6 @@ rounding noise of this machine, against which the difference to the stored logit
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.arrays import Floats
 from pipeline.devices import processes
@@ -23,10 +22,10 @@ from pipeline.sql.read_only_query import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Task, load_task_of_set
+from teacher.dump.rows import head_settings
 from teacher.models.batches import tokens_per_batch
-from teacher.models.classifier import Teacher, load_teacher
-from teacher.models.loaded import head_settings, inference_mode, keep_head_in_float32, weights_sha256
-from teacher.models.teacher_logits import teacher_logits
+from teacher.models.classifier import Teacher, load_teacher, teacher_logits
+from teacher.models.loaded import inference_mode, keep_head_in_float32, weights_sha256
 from teacher.settings import CheckSettings
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
@@ -91,7 +90,14 @@ def check(config: CheckSettings) -> Check:
     if task.name != record.dataset_name:
         raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.dataset_name!r}")
     teacher = _load(task, record, config.model_name_or_path, config.model_revision)
-    rows = _sample(logit_set, config.sample, config.seed)
+    require_shards(logit_set.root, record, record.shards)
+    # The last rows of `train` may have the answers of a cascade, which no teacher can repeat.
+    collected = int(record.unlabelled.settings.get(COLLECTED, 0)) if record.unlabelled else 0
+    first_collected = (record.splits[TRAIN].rows if TRAIN in record.splits else 0) - collected
+    query = SAMPLE.format(seed=config.seed, sample=config.sample, first_collected=first_collected)
+    files = [logit_set.root / shard.path for shard in record.shards]
+    with open_files({"examples": files}, query=query) as connection:
+        rows = to_arrow(select(connection, query))
     device = processes().device
     # The record states whether the head ran in float32, and the check has to compute the logits in the same way.
     if head_settings(record.precision).items() <= record.settings.items():
@@ -129,22 +135,6 @@ def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str
     if teacher.target != record.target:
         raise DataError(f"teacher {name}: outputs {', '.join(teacher.target.names)}, which differs from the set")
     return teacher
-
-
-def _sample(logit_set: ExampleSet, num_rows: int, seed: int) -> pa.Table:
-    """Returns random rows of a set, with their texts and logits."""
-    shards = logit_set.record.shards
-    require_shards(logit_set.root, logit_set.record, shards)
-    query = SAMPLE.format(seed=seed, sample=num_rows, first_collected=_first_collected(logit_set.record))
-    files = [logit_set.root / shard.path for shard in shards]
-    with open_files({"examples": files}, query=query) as connection:
-        return to_arrow(select(connection, query))
-
-
-def _first_collected(record: SetRecord) -> int:
-    """The first row of ``train`` that a cascade answered (`distill extend`), which no teacher can repeat."""
-    rows = record.splits[TRAIN].rows if TRAIN in record.splits else 0
-    return rows - int(record.unlabelled.settings.get(COLLECTED, 0) if record.unlabelled else 0)
 
 
 def _difference(target: Target, a_NC: Floats, b_NC: Floats) -> Difference:

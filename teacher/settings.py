@@ -20,11 +20,15 @@ from pipeline.shared_settings import PLACE, JsonFlags, OwnDataFlags, SeedFlags, 
 from pipeline.tasks.task import TRAIN, load_task
 from teacher.augment.methods import MaskEach, MaskPos, Method, SplitFlags, TinyBert, default_method
 from teacher.models.model_settings import BatchFlags, ModelFlags
-from teacher.unlabelled.flags import Unlabelled
 
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
+PairsFrom = Literal["columns", "neighbours", "similar"]
 ITSELF = "teacher"  # the value of --token-vectors-from for the teacher itself
+VARIANTS_NAME: Any = Field(
+    None, pattern=SET_NAME, description="Name of the variants. Default: TASK-METHOD.", json_schema_extra=PLACE
+)
+TOKEN_VECTORS: Any = Field(True, description="Also store a vector of each vocabulary entry, from which students start.")
 
 
 class CorpusFlags(OwnDataFlags):
@@ -53,14 +57,6 @@ class Masking(SeedFlags):
     mlm_probability: float = Field(0.15, gt=0, lt=1, description="Share of masked tokens per sequence.")
 
 
-class MaskedCopies(Masking):
-    """The selection of masked tokens, and the number of copies."""
-
-    num_copies: int = Field(
-        1, ge=1, description="Masked copies of each sequence. About 1 / probability copies mask all tokens."
-    )
-
-
 class JobFlags(Settings):
     """The part of a set that this command writes, if several commands share the work."""
 
@@ -80,11 +76,7 @@ class JobFlags(Settings):
 
     @property
     def job(self) -> Job:
-        """Returns the number of this command among the jobs that share the work.
-
-        Raises:
-            ConfigError: if no launcher sets the numbers.
-        """
+        """Returns the number of this command among the jobs that share the work."""
         if self.shard_index == "auto":
             return launched_job(self.num_shards if "num_shards" in self.model_fields_set else None)
         return Job(int(self.shard_index), self.num_shards)
@@ -100,31 +92,6 @@ class JobFlags(Settings):
         return self
 
 
-class TokenVectors(Settings):
-    """Whether a set stores a vector of each vocabulary entry."""
-
-    token_vectors: bool = Field(
-        True, description="Also store a vector of each vocabulary entry, from which students start."
-    )
-
-
-class TaskTokenVectors(TokenVectors):
-    """Whether a set stores a vector of each vocabulary entry, and from which model."""
-
-    token_vectors_from: str | None = Field(
-        None,
-        description="Source of the token vectors: `teacher` (its embeddings), or another encoder with the same "
-        "vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, for pairs "
-        "teacher, otherwise the sentence encoder that it was fine-tuned from, if there is one.",
-    )
-
-    @model_validator(mode="after")
-    def _are_stored(self) -> Self:
-        if self.token_vectors_from is not None and not self.token_vectors:
-            raise ValueError("--token-vectors-from: cannot be combined with --no-token-vectors. Remove one of them.")
-        return self
-
-
 class NoVariants(Settings):
     """Rows alone."""
 
@@ -136,33 +103,49 @@ class NoVariants(Settings):
     )
 
 
-class VariantsName(Settings):
-    """The name of variants in the store."""
-
-    variants: str | None = Field(
-        None, pattern=SET_NAME, description="Name of the variants. Default: TASK-METHOD.", json_schema_extra=PLACE
-    )
-
-
-class WithTinyBert(TinyBert, VariantsName):
-    """Rows with variants by `TinyBert`."""
+class WithTinyBert(TinyBert):
+    """`TinyBert`, chosen by ``--augment``."""
 
     augment: Literal["tinybert"] = Field("tinybert", json_schema_extra=PLACE)
+    variants: str | None = VARIANTS_NAME
 
 
-class WithMaskPos(MaskPos, VariantsName):
-    """Rows with variants by `MaskPos`."""
+class WithMaskPos(MaskPos):
+    """`MaskPos`, chosen by ``--augment``."""
 
     augment: Literal["mask-pos"] = Field("mask-pos", json_schema_extra=PLACE)
+    variants: str | None = VARIANTS_NAME
 
 
-class WithMaskEach(MaskEach, VariantsName):
-    """Rows with variants by `MaskEach`."""
+class WithMaskEach(MaskEach):
+    """`MaskEach`, chosen by ``--augment``."""
 
     augment: Literal["mask-each"] = Field("mask-each", json_schema_extra=PLACE)
+    variants: str | None = VARIANTS_NAME
 
 
 Variants = NoVariants | WithTinyBert | WithMaskPos | WithMaskEach
+
+
+class Unlabelled(SeedFlags):
+    """The text without gold that is added to a task's training rows."""
+
+    panel: ClassVar = "Text without gold"
+    chosen_by: ClassVar = "unlabelled"
+    unlabelled: str = Field(
+        description="Unlabelled text to add to the training rows: a file, a folder, or the name of a corpus.",
+        json_schema_extra=PLACE,
+    )
+    max_unlabelled: int | None = Field(
+        None,
+        ge=1,
+        description="Number of unlabelled rows, sampled with --seed. Required for a corpus by name. Default: all.",
+    )
+    unlabelled_pairs: PairsFrom | None = Field(
+        None,
+        description="Source of pairs: two columns, neighbouring sentences, or similar sentences. Default: depends on "
+        "the text.",
+    )
 
 
 class LabelLogits(Settings):
@@ -180,7 +163,19 @@ class LabelLogits(Settings):
         description="Set of the same teacher to extend: its files and logits are reused, and only new texts are "
         "predicted.",
     )
-    token_vectors: TaskTokenVectors = Field(default_factory=TaskTokenVectors)
+    token_vectors: bool = TOKEN_VECTORS
+    token_vectors_from: str | None = Field(
+        None,
+        description="Source of the token vectors: `teacher` (its embeddings), or another encoder with the same "
+        "vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, for pairs "
+        "teacher, otherwise the sentence encoder that it was fine-tuned from, if there is one.",
+    )
+
+    @model_validator(mode="after")
+    def _token_vectors_are_stored(self) -> Self:
+        if self.token_vectors_from is not None and not self.token_vectors:
+            raise ValueError("--token-vectors-from: cannot be combined with --no-token-vectors. Remove one of them.")
+        return self
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -283,16 +278,19 @@ class VectorFlags(Settings):
         "the sentence-transformers folder, else mean.",
     )
     codec: VectorCodecText = Field("int8", description="Codec of vectors: int8, float16, or pca-K (K numbers).")
-    token_vectors: TokenVectors = Field(default_factory=TokenVectors)
+    token_vectors: bool = TOKEN_VECTORS
 
     def set_name(self, subject: str) -> str:
         """The default name of a set."""
         return f"{subject}-vectors"
 
 
-class MaskedWordFlags(MaskedCopies):
+class MaskedWordFlags(Masking):
     """A masked LM's predictions at masked positions."""
 
+    num_copies: int = Field(
+        1, ge=1, description="Masked copies of each sequence. About 1 / probability copies mask all tokens."
+    )
     signal: Literal["mlm"] = "mlm"
     codec: DistributionCodec = Field("sampled-50", description="Codec of distributions.")
 
@@ -301,16 +299,11 @@ class MaskedWordFlags(MaskedCopies):
         return corpus
 
 
-class TaskFlags(OwnDataFlags, SplitFlags):
-    """Which rows."""
+class DumpTask(OwnDataFlags, SplitFlags):
+    """A task's rows, and the signals of a teacher."""
 
     chosen_by: ClassVar = "task"
     task: str | None = Field(None, description="Task to dump. See `distill tasks`.", json_schema_extra=PLACE)
-
-
-class DumpTask(TaskFlags):
-    """A task's rows, and the signals of a teacher."""
-
     signal: TextLogits | VectorFlags = Field(default_factory=TextLogits, discriminator="signal")
 
     @model_validator(mode="after")
@@ -326,15 +319,6 @@ class DumpTask(TaskFlags):
         if method is not None and method.for_training and TRAIN not in splits:
             raise ValueError(f"--splits: --augment needs the split {TRAIN!r}")
         return self
-
-
-class DumpWords(TaskFlags):
-    """A task's labelled words, and a teacher's logits of their tokens.
-
-    Variants and unlabelled rows have no labels of words, and files of layers are keyed by variants.
-    """
-
-    signal: LabelLogits = Field(default_factory=LabelLogits)
 
 
 class DumpCorpus(CorpusFlags):
@@ -379,17 +363,7 @@ class SetPlace(StoreFlags):
         return self.store / (self.name or usual_name)
 
 
-class DumpCommon(JsonFlags):
-    """The common settings of all dumps."""
-
-    place: SetPlace = Field(default_factory=SetPlace)
-    run: RunFlags = Field(default_factory=RunFlags)
-    plan: bool = Field(
-        False, description="Print rows, shards, bytes, time and memory, and stop.", json_schema_extra={"decides": False}
-    )
-
-
-class DumpSettings(DumpCommon):
+class DumpSettings(JsonFlags):
     """Settings of ``distill teacher-dump``."""
 
     helps: ClassVar = {
@@ -403,18 +377,17 @@ class DumpSettings(DumpCommon):
         "dense. Default: sampled-50. Of vectors (--signal vectors): int8, float16, or pca-K. Default: int8.",
     }
     rows: DumpTask | DumpCorpus
+    place: SetPlace = Field(default_factory=SetPlace)
+    run: RunFlags = Field(default_factory=RunFlags)
+    plan: bool = Field(
+        False, description="Print rows, shards, bytes, time and memory, and stop.", json_schema_extra={"decides": False}
+    )
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:
         if self.plan and getattr(self.rows.signal, "extend", None) is not None:
             raise ValueError("--plan: cannot estimate what --extend saves. Leave one of them out.")
         return self
-
-
-class WordDumpSettings(DumpCommon):
-    """The settings of ``distill teacher-dump`` for labelled words."""
-
-    rows: DumpWords
 
 
 class CheckSettings(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):

@@ -15,12 +15,7 @@ def create_tiny_bert(
 ) -> None:
     """Writes an untrained BERT encoder and a tokenizer with every word of the sentences.
 
-    Args:
-        folder: the output folder, for ``AutoModel`` and ``AutoTokenizer``.
-        sentences: text with all words of the vocabulary.
-        hidden_size: width, a multiple of 32.
-        num_layers: number of layers.
-        seed: seed of the weights.
+    The hidden size is a multiple of 32.
     """
     transformers_logging.disable_progress_bar()
     words = {word for text in sentences for word, _ in SPLITTER.pre_tokenize_str(text.lower())}

@@ -57,8 +57,7 @@ def student_system(run: Path) -> System:
 def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
     """The teacher of a set, on the CPU, in float32."""
     from teacher.models.batches import tokens_per_batch
-    from teacher.models.classifier import load_teacher
-    from teacher.models.teacher_logits import teacher_logits
+    from teacher.models.classifier import load_teacher, teacher_logits
 
     record = logit_set.record
     labels = record.teacher.labels if record.target.has_labels else ()

@@ -60,14 +60,14 @@ def judged_teachers(settings: FinetuneSettings, best: Entry) -> dict[str, dict[s
 
 def _judged(settings: FinetuneSettings, task: Task, target: Target, folder: Path, best: Entry) -> dict[str, Any]:
     """Returns the scores of the teacher of texts in a folder by its split. Empty if no gold scores it."""
-    from teacher.finetune.examples import rows_of, training_source
+    from teacher.finetune.tasks import hold_out, training_source
 
     assert not isinstance(settings.learn, FinetuneCorpus), "it has no task"
     split = next(iter(best["metrics"]), None)
     if split is None or not best["metrics"][split]:
         return {}
     scores = best["metrics"][split]
-    splits = rows_of(training_source(task, settings.learn.data), settings.learn.held_out)
+    splits = hold_out(training_source(task, settings.learn.data).splits, settings.learn.held_out)
     rows = labelled_rows(target, splits[split])
     system = quick_baseline(labelled_rows(target, splits[TRAIN]), target)
     is_beyond = system is not None and judged_metrics(task.metrics, target, rows.label_N) != task.metrics
@@ -80,8 +80,7 @@ def _judged(settings: FinetuneSettings, task: Task, target: Target, folder: Path
 def _answers(settings: FinetuneSettings, task: Task, folder: Path, target: Target, rows: Rows) -> Floats:
     """Runs the fine-tuned teacher in a folder over rows."""
     from teacher.models.batches import tokens_per_batch
-    from teacher.models.classifier import load_teacher
-    from teacher.models.teacher_logits import teacher_logits
+    from teacher.models.classifier import load_teacher, teacher_logits
 
     length, device = settings.steps.max_seq_length, torch.device("cuda" if torch.cuda.is_available() else "cpu")
     teacher = load_teacher(task, str(folder), None, target.names if target.has_labels else (), length)

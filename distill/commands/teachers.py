@@ -8,7 +8,7 @@ from distill.result import Result
 from pipeline import console
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.training.run_record import Entry
-from teacher.augment.augment_settings import AugmentSettings
+from teacher.augment.methods import AugmentSettings
 from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings, FinetuneTasks
 from teacher.settings import CheckSettings, DumpSettings
 

@@ -23,19 +23,19 @@ from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.files import locked, make_folder, write_error
 from pipeline.interrupts import interrupting, stop_between
+from pipeline.resumable import require_same_settings
 from pipeline.sets.record_parts import AugmentationRecord, Sample, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sql.database import connect, disk_error
 from pipeline.tasks.task import Task, load_task
-from teacher.augment.augment_settings import AugmentSettings
-from teacher.augment.methods import METHODS, Method, PlannedVariants, Sides
+from teacher.augment.methods import METHODS, AugmentSettings, Method, PlannedVariants, Sides
 from teacher.augment.variants import (
+    ADVICE,
     SCHEMA,
     Variants,
     VariantsFolder,
     make_variants,
     open_variants,
-    require_same_variants,
 )
 
 FOLDER = "augmented"
@@ -66,15 +66,7 @@ REPEATED = """
 def write_distinct(
     folder: VariantsFolder, originals: pa.Table, method: str, num_variants: int, settings: dict[str, Setting]
 ) -> AugmentationRecord:
-    """The record of the variants, whose distinct rows it writes once all have been generated.
-
-    Args:
-        folder: the folder of the variants.
-        originals: the source rows.
-        method: the method of augmentation.
-        num_variants: the number of tried variants per row.
-        settings: everything that determines the rows.
-    """
+    """The record of the variants, whose distinct rows it writes once all have been generated."""
     repeated = _repeated(folder, originals, METHODS[method].for_training)
     dropped = np.sort(_keys(repeated))
     unchanged = int(np.count_nonzero(repeated.column("is_original").to_numpy()))
@@ -161,14 +153,7 @@ def _sample(originals: pa.Table, row: dict[str, object]) -> Sample:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The requested variants of a task's rows.
-
-    Attributes:
-        method: the method of augmentation.
-        task: the task.
-        store: the folder of sets, which also contains the variants.
-        name: their name in the store. None: made from the task and the method.
-    """
+    """The requested variants of a task's rows."""
 
     method: Method
     task: Task
@@ -213,10 +198,6 @@ class Augmentation:
 def augment(config: AugmentSettings, command: str) -> AugmentationRecord | None:
     """Writes the variants that ``config`` describes, or resumes them.
 
-    Args:
-        config: the command's settings.
-        command: the command line, for the record.
-
     Returns: The outcome. None on other ranks than the first.
     """
     task = load_task(config.task, config.manifest)
@@ -228,11 +209,7 @@ def augment(config: AugmentSettings, command: str) -> AugmentationRecord | None:
 
 
 def read_source(wanted: Augmentation, data: Path | None, splits: tuple[str, ...] = ()) -> Source:
-    """Returns the rows of a task's splits (default: all), or only the augmented ones if they are not for training.
-
-    Raises:
-        DataError: if there are no rows to augment.
-    """
+    """Returns the rows of a task's splits (default: all), or only the augmented ones if they are not for training."""
     task, split, method = wanted.task, wanted.split, wanted.method
     if method.for_training:
         source = load_source(task, data, splits)
@@ -249,20 +226,7 @@ def read_source(wanted: Augmentation, data: Path | None, splits: tuple[str, ...]
 def variants_for(
     wanted: Augmentation, rows: pa.Table, state: PartialState, command: str, manifest: Path | None, is_job: bool
 ) -> Variants:
-    """Returns the variants for a dump: existing ones that match the given flags, or new ones.
-
-    Args:
-        wanted: the requested variants.
-        rows: the task's rows that get variants.
-        state: the processes.
-        command: the command line, for the record.
-        manifest: the user's manifest, if there is one, for the message.
-        is_job: whether this is one of several jobs, which must not each make variants.
-
-    Raises:
-        ConfigError: if a job finds no variants.
-        FingerprintMismatchError: if existing variants were made with other settings.
-    """
+    """Returns the variants for a dump: existing ones that match the given flags, or new ones."""
     root, method = wanted.root, wanted.method
     existing = open_variants(root)
     # Several jobs that each made the variants would repeat hours of work and write the same folder.
@@ -278,7 +242,8 @@ def variants_for(
         # Hashing a masked LM means loading it, so that happens only if such a flag was given.
         settings = wanted.plan(rows).settings
         given |= {name: settings[name] for name in method.named_files}
-    require_same_variants(root, {name: value for name, value in stored.items() if name in given}, given)
+    same = {name: value for name, value in stored.items() if name in given}
+    require_same_settings(f"{root} holds variants", same, given, ADVICE)
     return existing
 
 
@@ -288,7 +253,7 @@ def _make(wanted: Augmentation, rows: pa.Table, state: PartialState, command: st
     planned = wanted.plan(rows)
     existing = open_variants(root)
     if existing is not None:
-        require_same_variants(root, existing.record.settings, planned.settings)
+        require_same_settings(f"{root} holds variants", existing.record.settings, planned.settings, ADVICE)
         return existing
     folder = VariantsFolder.of(root, planned.settings, rows.num_rows, len(sides), command)
     make_folder(folder.temporary)
@@ -299,24 +264,16 @@ def _make(wanted: Augmentation, rows: pa.Table, state: PartialState, command: st
         if state.is_main_process:
             folder.start()
         state.wait_for_everyone()
-        _generate(folder, rows, planned, sides, state)
+        editor = planned.editor(state)
+        my_parts = folder.work.my_missing(folder.generated, state)
+        with console.progress(sum(part.size for part in my_parts) * len(sides), "variants") as steps:
+            for part in stop_between(my_parts):
+                folder.work.write_table(part, make_variants(rows.slice(part.start, part.size), editor, sides))
+                steps.advance(part.size * len(sides))
+        state.wait_for_everyone()
         if state.is_main_process:
             write_distinct(folder, rows, wanted.method.name, len(sides), planned.settings)
         state.wait_for_everyone()
     variants = open_variants(root)
     assert variants is not None
     return variants
-
-
-def _generate(
-    folder: VariantsFolder, rows: pa.Table, planned: PlannedVariants, sides: Sides, state: PartialState
-) -> None:
-    """Writes this process's share of the parts with all variants."""
-    editor = planned.editor(state)
-    my_parts = folder.work.my_missing(folder.generated, state)
-    total = sum(part.size for part in my_parts) * len(sides)
-    with console.progress(total, "variants") as steps:
-        for part in stop_between(my_parts):
-            folder.work.write_table(part, make_variants(rows.slice(part.start, part.size), editor, sides))
-            steps.advance(part.size * len(sides))
-    state.wait_for_everyone()

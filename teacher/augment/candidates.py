@@ -7,7 +7,7 @@ second part.) Shapes: P queries, V vocabulary.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,8 +31,7 @@ from pipeline.sets.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.text.tokenizer import special_ids, tokenizer_sha256
 from pipeline.text.word_vectors import file_sha256, read_word_vectors
-from teacher.augment.tinybert_editor import Site, Sites, read_sites, table_of_sites
-from teacher.augment.tinybert_words import Span, replaceable
+from teacher.augment.editors import Site, Sites, Span, read_sites, replaceable, table_of_sites
 from teacher.models.batches import run_batches, tokens_per_batch
 from teacher.models.loaded import inference_mode, weights_sha256
 from teacher.models.masked_lm import MaskedLm, load_masked_lm, predict_masked
@@ -53,12 +52,7 @@ QUERIES_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words with vectors of length 1.
-
-    Attributes:
-        words: the words, by descending frequency.
-        vectors_WD: float32.
-    """
+    """Words by descending frequency, with float32 vectors of length 1."""
 
     words: list[str]
     vectors_WD: Floats
@@ -89,11 +83,7 @@ class WordVectors:
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not, without vectors of only zeros.
-
-    Raises:
-        DataError: if it cannot be read, naming the line that is wrong.
-    """
+    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not, without those of only zeros."""
     words, vectors_WD = read_word_vectors(path, FLAG, MAX_WORDS)
     # float64, because squares of large numbers could overflow float32.
     lengths_W1 = np.linalg.norm(vectors_WD.astype(np.float64), axis=1, keepdims=True)
@@ -109,11 +99,7 @@ class Query(NamedTuple):
 
 
 def whole_words(lm: MaskedLm) -> list[str | None]:
-    """Returns the vocabulary, with None for pieces of words and special tokens.
-
-    Raises:
-        TeacherError: if its pieces do not mark the start of a word.
-    """
+    """Returns the vocabulary, with None for pieces of words and special tokens."""
     tokenizer = lm.tokens.tokenizer
     model = json.loads(tokenizer.to_str())["model"]
     if model["type"] != "WordPiece":
@@ -137,14 +123,8 @@ def propose(
 ) -> list[list[Site]]:
     """The sites of sentences and their candidates (TinyBERT, algorithm 1). Call it inside `inference_mode`.
 
-    Args:
-        lm: the masked LM, on its device.
-        words: its `whole_words`.
-        vectors: word vectors. Without them, words of several pieces are not replaced.
-        sentences: texts.
-        k: candidates per site before pieces of words are left out.
-        max_seq_length: maximum input length of the masked LM. It reads only the part of longer sentences around the
-            word.
+    Without word vectors, words of several pieces are not replaced. Of longer sentences the masked LM reads only the
+    part around the word.
 
     Returns: The sites of each sentence, in order. Candidates are in alphabetical order, because the order of nearly
         equal scores may depend on the batch.
@@ -165,8 +145,11 @@ def propose(
         candidates = [word for token in top if (word := words[token]) is not None]
         if candidates:
             sites[query.sentence].append(Site(query.span, sorted(candidates)))
-    for number, site in _from_vectors(vectors, sentences, others, k):
-        sites[number].append(site)
+    texts = [sentences[number][slice(*span)] for number, span in others]
+    nearest = vectors.neighbours(texts, k) if vectors is not None else {}
+    for (number, span), word_text in zip(others, texts, strict=True):
+        if nearest.get(word_text):
+            sites[number].append(Site(span, sorted(nearest[word_text])))
     return [sorted(of_sentence) for of_sentence in sites]
 
 
@@ -224,30 +207,9 @@ def _inputs(
     return Ragged.of(rows), np.array(seconds, dtype=np.int64), Ragged.of(places)
 
 
-def _from_vectors(
-    vectors: WordVectors | None, sentences: Sequence[str], places: Sequence[tuple[int, Span]], k: int
-) -> Iterable[tuple[int, Site]]:
-    if vectors is None:
-        return
-    nearest = vectors.neighbours([sentences[number][slice(*span)] for number, span in places], k)
-    for number, span in places:
-        candidates = nearest.get(sentences[number][slice(*span)])
-        if candidates:
-            yield number, Site(span, sorted(candidates))
-
-
 @dataclass(frozen=True)
 class Proposer:
-    """A masked LM that proposes candidates.
-
-    Attributes:
-        lm: the model.
-        words: its vocabulary by token, with None for pieces of words.
-        word_vectors: the file with vectors of words of several pieces, or None.
-        num_candidates: number of proposals per word.
-        forward: the settings of a forward pass.
-        settings: everything that determines the candidates.
-    """
+    """A masked LM, and everything that determines the candidates that it proposes."""
 
     lm: MaskedLm
     words: list[str | None]
@@ -260,18 +222,7 @@ class Proposer:
 def prepare_masked_lm(
     masked_lm: str, word_vectors: Path | None, num_candidates: int, forward: ForwardFlags
 ) -> Proposer:
-    """Loads the masked LM, and checks it before anything expensive.
-
-    Args:
-        masked_lm: hub id or folder of the masked LM.
-        word_vectors: see `Proposer`, also for the other arguments.
-        num_candidates: number of proposals per word.
-        forward: the settings of a forward pass.
-
-    Raises:
-        DataError: if it, or the word vectors, cannot be read.
-        TeacherError: if it is not a masked LM, or does not use WordPiece.
-    """
+    """Loads the masked LM, and checks it before anything expensive."""
     vectors = "none"
     if word_vectors is None:
         console.warn("no --word-vectors: words of several pieces are not replaced")
@@ -302,15 +253,7 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
 def find_sites(
     proposer: Proposer, sentences: pa.Array, state: PartialState, store: Path, cluster: RayFlags | None
 ) -> Sites:
-    """Returns the candidates of all sentences. Each process computes its share of those that are not in the store.
-
-    Args:
-        proposer: the masked LM.
-        sentences: the distinct sentences.
-        state: the processes.
-        store: the folder of sets.
-        cluster: the cluster that computes them, or None for this process.
-    """
+    """Returns the candidates of all sentences. Each process computes its share of those that are not in the store."""
     settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
     # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.
     work = Workspace(store / FOLDER / json_sha256(settings)[:16], settings)
@@ -325,7 +268,9 @@ def find_sites(
             if cluster is None:
                 proposer.lm.model.to(state.device)
                 for part in stop_between(my_parts):
-                    work.write_table(part, table_of_sites(find(_texts(sentences, part), steps.advance)))
+                    work.write_table(
+                        part, table_of_sites(find(sentences[part.start : part.stop].to_pylist(), steps.advance))
+                    )
             else:
                 _write_by_workers(cluster, CandidateTask(proposer.lm, find), sentences, work, my_parts, steps)
     state.wait_for_everyone()
@@ -343,7 +288,8 @@ def _write_by_workers(
     """Computes missing parts by workers on a Ray cluster, and writes them here."""
 
     def take(part: RangePart) -> list[str]:
-        return _texts(sentences, part)
+        texts: list[str] = sentences[part.start : part.stop].to_pylist()
+        return texts
 
     task = WorkerTask(_start, candidates, LIBRARIES)
     with on_cluster(cluster) as ray:
@@ -365,11 +311,6 @@ def _start(task: CandidateTask) -> Callable[[list[str]], list[list[Site]]]:
     """Returns, in a worker, the function that finds the candidates of sentences."""
     task.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
     return lambda texts: task.find(texts, lambda _: None)
-
-
-def _texts(sentences: pa.Array, part: RangePart) -> list[str]:
-    texts: list[str] = sentences[part.start : part.stop].to_pylist()
-    return texts
 
 
 def _texts_sha256(sentences: pa.Array) -> str:

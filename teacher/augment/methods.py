@@ -1,7 +1,6 @@
 """The methods of augmentation with their flags.
 
-The module imports neither torch nor numpy, so that ``--help`` is quick. An `Editor`, which makes variants, has its own
-file unless it is short.
+The module imports neither torch nor numpy, so that ``--help`` is quick.
 """
 
 from abc import abstractmethod
@@ -15,10 +14,10 @@ from pydantic import Field, model_validator
 from pipeline.cluster.ray_pool import RayFlags
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.parsing import names_of
+from pipeline.sets.record_parts import SET_NAME
 from pipeline.settings import Settings, deciding
-from pipeline.shared_settings import PLACE, SeedFlags
+from pipeline.shared_settings import PLACE, JsonFlags, OwnDataFlags, SeedFlags, StoreFlags
 from pipeline.tasks.task import TRAIN, Task
-from teacher.augment.tinybert_words import MASK, Edited
 from teacher.models.model_settings import ForwardFlags
 
 if TYPE_CHECKING:
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 
     from pipeline.arrays import Ints
     from pipeline.sets.record_parts import Setting
+    from teacher.augment.editors import Edited
 
+MASK = "[MASK]"  # the text of a masked word
 MASK_HELP = "mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R."
 # the numbers of the sentences of a pair that a variant changes
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
@@ -40,28 +41,22 @@ class Editor(Protocol):
 
     def edit(
         self, sentences: Sequence[str], source_rows: "Ints", side: int, variants: "Ints"
-    ) -> list[list[Edited | None]]:
-        """Returns variants of sentences.
+    ) -> "list[list[Edited | None]]":
+        """Returns for each sentence its variants, with None for one that is given up.
+
+        They only depend on seed, row, side and number.
 
         Args:
             sentences: N texts.
             source_rows: int64 [N], the rows of the sentences.
             side: 0 for first sentences, 1 for second ones.
             variants: int64 [V], the numbers of the variants.
-
-        Returns: For each sentence its V variants, with None for one that is given up. They only depend on seed, row,
-            side and number.
         """
 
 
 @dataclass(frozen=True)
 class PlannedVariants:
-    """The facts about a method before any long work.
-
-    Attributes:
-        settings: all settings of the method that determine the variants.
-        editor: prepares the first variant and returns the editor. Every process has to call it.
-    """
+    """All settings of a method that determine variants, and a function that every process calls for the editor."""
 
     settings: "dict[str, Setting]"
     editor: "Callable[[PartialState], Editor]"
@@ -101,10 +96,6 @@ class Method(SeedFlags):
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
         """Checks that the method can be used on these rows.
 
-        Args:
-            rows: the rows that get variants.
-            store: the folder of sets, which stores expensive results.
-
         Raises:
             DistillError: if a model, a file or a package that it needs cannot be used.
         """
@@ -124,11 +115,7 @@ class Method(SeedFlags):
         return self.sides_of_pairs(num_variants) if is_pair else (FIRST,) * num_variants
 
     def split_of(self, task: Task) -> str:
-        """The split whose rows get variants.
-
-        Raises:
-            ConfigError: if the task has no such split, several are named, or train for an analysis method.
-        """
+        """The split whose rows get variants."""
         return TRAIN
 
     @property
@@ -137,11 +124,7 @@ class Method(SeedFlags):
         return None
 
     def variants_of(self, task: Task) -> int:
-        """The number of variants: from the flag, the task, or the default.
-
-        Raises:
-            ConfigError: if the task sets the number for an unknown method.
-        """
+        """The number of variants: from the flag, the task, or the default."""
         unknown = next((name for name in task.num_variants if name not in METHODS), None)
         if unknown is not None:
             problem = f"unknown method {unknown!r}. {did_you_mean(unknown, METHODS)}"
@@ -174,7 +157,6 @@ class TinyBert(Method):
 
     @property
     def named_files(self) -> set[str]:
-        """See `Method`."""
         return self.model_fields_set & {"masked_lm", "word_vectors"}
 
     def sides_of_pairs(self, num_variants: int) -> Sides:
@@ -184,14 +166,9 @@ class TinyBert(Method):
         return (BOTH,) * num_variants if both else (FIRST,) * num_variants + (SECOND,) * num_variants
 
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
-        """Loads the masked LM. The editor needs the candidates of every sentence.
-
-        Raises:
-            DataError: if it, or the word vectors, cannot be read.
-            TeacherError: if it is not a masked LM, or does not use WordPiece.
-        """
+        """Loads the masked LM. The editor needs the candidates of every sentence."""
         from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
-        from teacher.augment.tinybert_editor import TinyBertEditor
+        from teacher.augment.editors import TinyBertEditor
 
         proposer = prepare_masked_lm(self.masked_lm, self.word_vectors, self.num_candidates, self.forward)
 
@@ -234,12 +211,8 @@ class MaskPos(Method):
         return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
 
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
-        """Finds a tagger, if parts of speech are needed. The editor needs the words of each.
-
-        Raises:
-            MissingDependencyError: if there is none.
-        """
-        from teacher.augment.mask_editors import MaskPosEditor, pattern_tagger, pools_of
+        """Finds a tagger, if parts of speech are needed. The editor needs the words of each."""
+        from teacher.augment.editors import MaskPosEditor, pattern_tagger, pools_of
 
         shares = (self.mask_probability, self.pos_probability, self.ngram_probability)
         settings: dict[str, Setting] = deciding(self)
@@ -291,7 +264,6 @@ class MaskEach(SplitFlags, Method):
         return (FIRST,) * num_variants + (SECOND,) * num_variants
 
     def split_of(self, task: Task) -> str:
-        """See `Method`."""
         names = self.split_names or task.dev_splits[:1]
         if len(names) != 1:
             raise ConfigError(f"--splits: {self.name} takes one split at a time, not {', '.join(names) or 'none'}")
@@ -303,12 +275,11 @@ class MaskEach(SplitFlags, Method):
 
     @property
     def num_rows(self) -> int | None:
-        """See `Method`."""
         return self.sentences
 
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
         """Needs nothing that could be missing."""
-        from teacher.augment.mask_editors import MaskEachEditor
+        from teacher.augment.editors import MaskEachEditor
 
         return PlannedVariants(deciding(self), lambda state: MaskEachEditor(self.mask_token))
 
@@ -317,11 +288,7 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in (TinyBert,
 
 
 def default_method(task: Task) -> str | None:
-    """How the variants set in the task's manifest are made. None without such an entry.
-
-    Raises:
-        ConfigError: if there is no such method to learn from.
-    """
+    """How the variants set in the task's manifest are made. None without such an entry."""
     if task.augment is None:
         return None
     methods = [name for name, method in METHODS.items() if method.for_training]
@@ -329,3 +296,35 @@ def default_method(task: Task) -> str | None:
         known = did_you_mean(task.augment, methods)
         raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no training rows. {known}")
     return task.augment
+
+
+class ByTinyBert(TinyBert):
+    """`TinyBert`, chosen by ``--method``."""
+
+    method: Literal["tinybert"] = Field(json_schema_extra={"decides": False})
+
+
+class ByMaskPos(MaskPos):
+    """`MaskPos`, chosen by ``--method``."""
+
+    method: Literal["mask-pos"] = Field(json_schema_extra={"decides": False})
+
+
+class ByMaskEach(MaskEach):
+    """`MaskEach`, chosen by ``--method``."""
+
+    method: Literal["mask-each"] = Field(json_schema_extra={"decides": False})
+
+
+class AugmentSettings(OwnDataFlags, StoreFlags, JsonFlags):
+    """Settings of ``distill augment``."""
+
+    helps: ClassVar = {
+        "method": "Method. tinybert: words proposed by a masked LM. mask-pos: masks, and words of the same part of "
+        "speech. mask-each: each word of dev rows masked in turn, to see which ones matter.",
+        "precision": "tinybert: precision of the masked LM.",
+        "max_seq_length": "tinybert: maximum input length of the masked LM in tokens.",
+    }
+    task: str | None = Field(None, description="Task to augment. See `distill tasks`.")
+    by: ByTinyBert | ByMaskPos | ByMaskEach = Field(discriminator="method")
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. Default: TASK-METHOD.")

@@ -5,7 +5,7 @@ including repeated ones.
 """
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import sha256
 from pipeline.parsing import parse_model
 from pipeline.record_file import Record, read_work_record
-from pipeline.resumable import RangePart, Workspace, range_parts, require_same_settings
+from pipeline.resumable import RangePart, Workspace, range_parts
 from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
+from teacher.augment.editors import Edited
 from teacher.augment.methods import Editor, Sides
-from teacher.augment.tinybert_words import Edited
 
 AUGMENT_FILE = "augment.json"
 VARIANTS_PER_PART = 65_536
@@ -48,13 +48,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class VariantsFolder:
-    """The folder for the variants of one task under certain settings.
-
-    Attributes:
-        work: the work in the folder.
-        generated: parts with all variants, while they are made.
-        rows: parts with the distinct ones.
-    """
+    """The folder for the variants of one task under certain settings."""
 
     work: Workspace
     generated: list[RangePart]
@@ -111,11 +105,7 @@ class Variants:
     record: AugmentationRecord
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """The variants of the source rows ``start`` to ``stop`` (exclusive).
-
-        Raises:
-            IntegrityError: if a file is damaged or gone.
-        """
+        """The variants of the source rows ``start`` to ``stop`` (exclusive)."""
         paths = [self.folder.path(part) for part in self.folder.rows if part.start < stop and start < part.stop]
         condition = (pc.field("source_row") >= start) & (pc.field("source_row") < stop)
         try:
@@ -126,11 +116,7 @@ class Variants:
 
 
 def open_variants(root: Path) -> Variants | None:
-    """Returns the variants in a folder, or None unless they are finished and their files are unchanged.
-
-    Raises:
-        IntegrityError: if their record is damaged.
-    """
+    """Returns the variants in a folder, or None unless they are finished and their files are unchanged."""
     path = root / AUGMENT_FILE
     if not path.exists():
         return None
@@ -147,11 +133,6 @@ def open_variants(root: Path) -> Variants | None:
     return Variants(folder, augmentation)
 
 
-def require_same_variants(root: Path, stored: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> None:
-    """Raises FingerprintMismatchError if variants were made with other settings, naming each that differs."""
-    require_same_settings(f"{root} holds variants", stored, wanted, ADVICE)
-
-
 def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRecord]:
     try:
         result = record["result"]
@@ -162,11 +143,6 @@ def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRec
 
 def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
     """Makes all variants of some rows.
-
-    Args:
-        rows: source rows.
-        editor: how to change a sentence.
-        sides: which sentences each variant changes.
 
     Returns: The variants with the columns of ``SCHEMA``, by source row and number. Variants that the editor gives up
         are left out, but not those that equal their original.
@@ -186,7 +162,9 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
             for side, part in zip(changes, done, strict=True):
                 pair[side] = part.text
             counts = (sum(part.changed for part in done), sum(part.words for part in done))
-            made.append((row, variant, _origin(done), *pair, *counts))
+            kinds = set[str]().union(*(part.kinds for part in done))
+            origin = "-".join(sorted(kinds - {"ngram"})) or "ngram"  # ngram for only a cut
+            made.append((row, variant, origin, *pair, *counts))
     columns = zip(*made, strict=True) if made else ([] for _ in SCHEMA)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
@@ -198,9 +176,3 @@ def _edit(
     variants = np.array([number for number, changes in enumerate(sides, start=1) if side in changes], dtype=np.int64)
     edited = editor.edit(texts[side], source_rows, side, variants)
     return {variant: [row[v] for row in edited] for v, variant in enumerate(variants.tolist())}
-
-
-def _origin(parts: Iterable[Edited]) -> str:
-    """Returns the kind of change: ``tinybert``, ``mask``, ``pos``, ``mask-pos``, or ``ngram`` for only a cut."""
-    kinds = set().union(*(part.kinds for part in parts))
-    return "-".join(sorted(kinds - {"ngram"})) or "ngram"

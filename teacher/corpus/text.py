@@ -17,8 +17,15 @@ from pipeline.sources import Documents, load_documents
 from pipeline.sources.hub_rows import place
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
-from teacher.corpus.masking import MaskingPlan, frequency_weights, mask, uniform_weights
-from teacher.corpus.sequences import Document, Sequences, read_sequences
+from teacher.corpus.sequences import (
+    Document,
+    MaskingPlan,
+    Sequences,
+    frequency_weights,
+    mask,
+    read_sequences,
+    uniform_weights,
+)
 from teacher.dump.rows import hub_dataset
 from teacher.models.loaded import LoadedTokenizer
 from teacher.models.masked_lm import MlmTokenizer
@@ -90,10 +97,6 @@ class HeldText(Text):
 
 def open_text(flags: CorpusFlags, max_seq_length: int) -> Text:
     """Opens the corpus that the flags name.
-
-    Args:
-        flags: the corpus, and how it is cut.
-        max_seq_length: longest sequence in tokens, with special tokens.
 
     Raises:
         ConfigError: if there is no such corpus, or the lengths leave no room for a sequence.
@@ -171,11 +174,7 @@ class Size:
 
 
 def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
-    """Estimates the size from documents spread evenly over the corpus.
-
-    Raises:
-        DataError: if no token of the whole corpus can be masked.
-    """
+    """Estimates the size from documents spread evenly over the corpus."""
     total = text.documents.num_documents
     for ranges in text.samples():
         sample = _size(text, tokens, plan, ranges)

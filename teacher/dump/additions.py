@@ -16,15 +16,15 @@ from pipeline.sets.signals.side_files import INIT_FILE, InitLayers, InitShape, T
 from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
 from pipeline.tasks.task import Task
 from pipeline.training.checkpoint import write_tensors
-from teacher.dump.records import teacher_record
+from teacher.dump.rows import teacher_record
 from teacher.models.classifier import Teacher
 from teacher.models.encoder import SentenceEncoder, has_states, load_encoder, token_vectors
 from teacher.models.loaded import sentence_encoder_of
-from teacher.settings import ITSELF, TaskTokenVectors
+from teacher.settings import ITSELF, LabelLogits
 
 
 def load_token_encoder(
-    wanted: TaskTokenVectors, task: Task, teacher: Teacher, max_seq_length: int
+    wanted: LabelLogits, task: Task, teacher: Teacher, max_seq_length: int
 ) -> SentenceEncoder | None:
     """Loads the encoder whose token vectors are stored, on the teacher's device, or None if the teacher's own are.
 
@@ -43,7 +43,14 @@ def load_token_encoder(
         return None
     try:
         encoder = load_encoder(name, None, max_seq_length, "mean")
-        _check_vocabulary(encoder, teacher)
+        ours, theirs = teacher.tokenizer.get_vocab(), encoder.tokenizer.get_vocab()
+        # Ids are the rows of the student's table, so a vector of another vocabulary would start a wrong token.
+        if ours != theirs:
+            different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
+            raise TeacherError(
+                f"token vectors of {encoder.name}: {len(different):,} tokens, such as {different[0]!r}, have other "
+                f"ids than in the vocabulary of {teacher.name}, which students use"
+            )
     except DistillError as error:
         if wanted.token_vectors_from is not None:
             raise
@@ -56,21 +63,10 @@ def load_token_encoder(
     return encoder
 
 
-def _check_vocabulary(encoder: SentenceEncoder, teacher: Teacher) -> None:
-    ours, theirs = teacher.tokenizer.get_vocab(), encoder.tokenizer.get_vocab()
-    # Ids are the rows of the student's table, so a vector of another vocabulary would start a wrong token.
-    if ours != theirs:
-        different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
-        raise TeacherError(
-            f"token vectors of {encoder.name}: {len(different):,} tokens, such as {different[0]!r}, have other "
-            f"ids than in the vocabulary of {teacher.name}, which students use"
-        )
-
-
 def add_token_vectors(
     root: Path,
     record: SetRecord,
-    wanted: TaskTokenVectors,
+    wanted: LabelLogits,
     teacher: Teacher,
     encoder: SentenceEncoder | None,
     old: LogitSet | None,
@@ -79,21 +75,6 @@ def add_token_vectors(
     """Adds token vectors to a set. Existing ones stay, unless ``--token-vectors-from`` names another source.
 
     Call it inside `inference_mode`, in one process.
-
-    Args:
-        root: the set's folder.
-        record: its record, verified.
-        wanted: the flags.
-        teacher: its teacher, on its device.
-        encoder: the encoder used instead of the teacher, if any.
-        old: a set of the same teacher, whose vectors are reused.
-        max_tokens: maximum number of tokens per batch.
-
-    Returns:
-        The record on disk.
-
-    Raises:
-        TeacherError: if a vector is not finite, or the named teacher has no hidden states.
     """
     has_them = record.signals.token_vectors is not None and token_vectors_problem(root, record) is None
     # Existing vectors stay unless the user names another source: students may have started from them.
@@ -112,10 +93,9 @@ def add_token_vectors(
 
     def vectors() -> Vectors:
         stored = read_token_vectors(old.root, old.record) if old is not None else None
-        return stored.vector_VW if stored is not None and stored.speaker == speaker else ask()
-
-    def ask() -> Floats:
-        return _ask(encoder or teacher, record, max_tokens)
+        if stored is not None and stored.speaker == speaker:
+            return stored.vector_VW
+        return _vectors(encoder or teacher, record, max_tokens)
 
     return with_token_vectors(root, record, vectors, speaker)
 
@@ -123,44 +103,28 @@ def add_token_vectors(
 def add_encoders_token_vectors(root: Path, record: SetRecord, encoder: SentenceEncoder, max_tokens: int) -> SetRecord:
     """Adds an encoder's vectors of its vocabulary to its set of sentences. Existing ones stay.
 
-    Call it inside `inference_mode`, in one process.
-
-    Args:
-        root: the set's folder.
-        record: its record, verified.
-        encoder: its teacher, on its device. Vectors are the mean of its states, independent of the pooling of
-            sentences.
-        max_tokens: maximum number of tokens per batch.
-
-    Returns:
-        The record on disk.
-
-    Raises:
-        TeacherError: if a vector is not finite.
+    Vectors are the mean of its states, independent of the pooling of sentences. Call it inside `inference_mode`, in one
+    process.
     """
     speaker = replace(encoder, pooling="mean")
-    return with_token_vectors(root, record, lambda: _ask(speaker, record, max_tokens), _speaker(speaker))
+    return with_token_vectors(root, record, lambda: _vectors(speaker, record, max_tokens), _speaker(speaker))
+
+
+def _vectors(speaker: Teacher | SentenceEncoder, record: SetRecord, max_tokens: int) -> Floats:
+    size = record.tokenizer.vocabulary_size
+    with console.progress(size, "teacher: vocabulary") as steps:
+        return token_vectors(speaker, size, max_tokens, steps.advance)
 
 
 def _speaker(encoder: SentenceEncoder) -> TokenVectorSource:
     return TokenVectorSource(layer=encoder.model.config.num_hidden_layers, encoder=teacher_record(encoder))
 
 
-def _ask(speaker: Teacher | SentenceEncoder, record: SetRecord, max_tokens: int) -> Floats:
-    size = record.tokenizer.vocabulary_size
-    with console.progress(size, "teacher: vocabulary") as steps:
-        return token_vectors(speaker, size, max_tokens, steps.advance)
-
-
 WHOLE = ("embeddings.", "pooler.")  # stored in addition to the chosen layers
 
 
 def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
-    """Returns the size of layers' weights of a teacher with this transformers config, or 0 without layers.
-
-    Raises:
-        TeacherError: if it is not a BERT, because students can only start from BERTs.
-    """
+    """Returns the size of layers' weights of a teacher with this transformers config, or 0 without layers."""
     if not layers:
         return 0
     activation = getattr(shape, "hidden_act", "another activation")
@@ -193,22 +157,7 @@ def add_init_layers(
     old: LogitSet | None,
     is_alone: bool,
 ) -> SetRecord | None:
-    """Adds weights to a verified set: the requested ones, lost ones, or those of an old set.
-
-    Args:
-        root: the set's folder.
-        record: its record. None in all processes but one.
-        wanted: the requested layers, if any.
-        teacher: its teacher.
-        old: a set of the same teacher, whose weights are reused unless other layers are requested.
-        is_alone: whether no other job can be writing the same file.
-
-    Returns:
-        The record on disk.
-
-    Raises:
-        DataError: if the disk is full or the folder cannot be written.
-    """
+    """Adds weights to a verified set: the requested ones, lost ones, or those of an old set."""
     if record is None or record.state != "verified":
         return record
     recorded, theirs = record.signals.init, old.record.signals.init if old is not None else None
@@ -223,7 +172,11 @@ def add_init_layers(
             (root / INIT_FILE).unlink(missing_ok=True)
             link_or_copy(old.root / INIT_FILE, root / INIT_FILE)
     else:
-        init = _written(root, layers, teacher)
+        path, chosen = root / INIT_FILE, (*WHOLE, *(f"encoder.layer.{layer - 1}." for layer in layers))
+        weights = teacher.model.base_model.state_dict().items()
+        write_tensors(path, {name: w.float().cpu().contiguous() for name, w in weights if name.startswith(chosen)})
+        shape = _shape(teacher.model.config)
+        init = InitLayers(layers=layers, shape=shape, bytes=path.stat().st_size, sha256=sha256(path))
     # With several jobs, a temporary file may be one that another job is writing.
     if is_alone:
         remove_temporaries(root)
@@ -231,16 +184,6 @@ def add_init_layers(
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))
     write_card_and_record(root, told)
     return told
-
-
-def _written(root: Path, layers: tuple[int, ...], teacher: Teacher) -> InitLayers:
-    """Writes the weights of the teacher's layers."""
-    wanted = (*WHOLE, *(f"encoder.layer.{layer - 1}." for layer in layers))
-    weights = teacher.model.base_model.state_dict()
-    path = root / INIT_FILE
-    write_tensors(path, {name: w.float().cpu().contiguous() for name, w in weights.items() if name.startswith(wanted)})
-    shape = _shape(teacher.model.config)
-    return InitLayers(layers=layers, shape=shape, bytes=path.stat().st_size, sha256=sha256(path))
 
 
 def _is_there(root: Path, recorded: InitLayers) -> bool:

@@ -6,20 +6,22 @@ machine.
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.arrays import Ints
 from pipeline.devices import to_device
 from pipeline.sets.record_parts import WindowsRecord
+from pipeline.sets.signals import LayerSignal
 from pipeline.sources import Source
 from pipeline.text.windows import check_stride, window_lengths
-from teacher.dump.kept_layers import CHARACTERS_PER_TOKEN, sampled_characters, sampled_lengths
 from teacher.dump.rows import Amount
 from teacher.models.batches import token_budget_batches
 from teacher.models.loaded import inference_mode
@@ -29,6 +31,8 @@ BYTES_PER_VECTOR_NUMBER = 1.7  # measured for MiniLM's 30,522 tokens
 ACTIVATION_COPIES = 16
 LIBRARIES_BYTES = 850e6
 BATCHES, ROUNDS = 8, 3
+CHARACTERS_PER_TOKEN = 4.3  # measured on English text with BERT's vocabulary
+SAMPLED_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,35 @@ class Plan:
         return {
             name: value for name, value in asdict(self).items() if value or name not in ("layer_bytes", "init_bytes")
         }
+
+
+def sampled_lengths(source: Source, specials: int, max_seq_length: int) -> Ints:
+    """Returns the approximate tokens of rows that are spread evenly over all splits [at most SAMPLED_ROWS]."""
+    characters = np.sum(sampled_characters(source), axis=0)
+    tokens: Ints = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length).astype(np.int64)
+    return tokens
+
+
+def sampled_characters(source: Source) -> tuple[Ints, Ints]:
+    """Returns the numbers of characters of these rows, for their first and second sentences."""
+    texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
+    rows = pa.concat_tables(texts)
+    sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
+    first, second = (pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
+    return first, second
+
+
+def layer_bytes(
+    signals: Sequence[LayerSignal], source: Source, length_R: Ints, num_variants: int
+) -> dict[str, tuple[int, int]]:
+    """Returns the approximate bytes of each signal per row and for all its rows, by its title."""
+    own = sum(source.own(split).num_rows for split in source.splits)
+    every = sum(table.num_rows for table in source.splits.values()) + num_variants
+    sizes = {}
+    for signal in signals:
+        a_row = len(signal.layers) * signal.num_bytes(length_R) / max(1, len(length_R))
+        sizes[str(signal)] = (round(a_row), round(a_row * (own if signal.of == "originals" else every)))
+    return sizes
 
 
 def estimated_tokens(
@@ -86,11 +119,13 @@ def memory_bytes(shape: Any, max_tokens: int) -> int:
 def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float:
     """Estimates the seconds of a run with all layers from runs with one layer and with two.
 
-    Args:
-        shape: the model's transformers config.
-        make: builds a model from a config and returns a run. The fastest of a few runs counts.
+    ``make`` builds a model from a config and returns a run. The fastest of a few runs counts.
     """
-    runs = [make(_with_layers(shape, number)) for number in (1, 2)]
+    runs = []
+    for number in (1, 2):
+        shallow = copy.deepcopy(shape)
+        shallow.num_hidden_layers = number
+        runs.append(make(shallow))
     best = [float("inf")] * len(runs)
     # The first round warms up caches and kernels. The minimum over rounds excludes it and disturbances by other
     # programs.
@@ -103,22 +138,8 @@ def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float
     return best[0] + further * max(0.0, best[1] - best[0])
 
 
-def _with_layers(shape: Any, number: int) -> Any:
-    shallow = copy.deepcopy(shape)
-    shallow.num_hidden_layers = number
-    return shallow
-
-
 def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: torch.device, precision: str) -> float:
-    """Returns the seconds for classifying rows of these lengths, measured on a few batches.
-
-    Args:
-        shape: the model's transformers config.
-        lengths: tokens per row.
-        max_tokens: maximum number of padded tokens per batch.
-        device: the device of the run.
-        precision: the precision of its arithmetic.
-    """
+    """Returns the seconds for classifying rows of these lengths, measured on a few batches."""
     batches = token_budget_batches(lengths, max_tokens)
     places: list[int] = np.unique(np.linspace(0, len(batches) - 1, min(BATCHES, len(batches))).astype(int)).tolist()
     inputs = [_inputs([lengths[row] for row in batches[place]], device) for place in places]

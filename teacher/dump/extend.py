@@ -40,13 +40,6 @@ from rows semi join wanted using (text_hash) group by text_hash
 def open_old(name: str, store: Path, root: Path, kind: type[LogitSet], layers: Collection[LayersName]) -> LogitSet:
     """Opens the set that ``--extend`` names.
 
-    Args:
-        name: the name of the old set, or its folder.
-        store: the folder of sets.
-        root: the folder of the new set.
-        kind: the kind of rows of both sets.
-        layers: signals of layers whose files are reused.
-
     Raises:
         ConfigError: if that is the new set itself, or a set with variants.
         IntegrityError: if a file of it does not match its record.
@@ -67,18 +60,7 @@ def open_old(name: str, store: Path, root: Path, kind: type[LogitSet], layers: C
 
 
 def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: int, hashes: Hashes) -> SetRecord:
-    """Returns the plan of a set that reuses as much as possible of an old one.
-
-    Args:
-        planned: the plan without the old set.
-        old: the old set.
-        source: the new rows.
-        rows_per_shard: the approximate number of rows of a new file.
-        hashes: of the texts of rows.
-
-    Raises:
-        FingerprintMismatchError: if the old set was made with other settings.
-    """
+    """Returns the plan of a set that reuses as much as possible of an old one."""
     changes = setting_changes(shared_settings(old.record.settings), shared_settings(planned.settings))
     if changes:
         raise FingerprintMismatchError(
@@ -132,8 +114,15 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
 def _shared_shards(old: LogitSet, split: str, source: Source, hashes: Hashes) -> list[Shard]:
     """Returns the first files of a split, as long as they have the same rows as the new source."""
     shared = []
+    columns = [name for name in SAME_COLUMNS if name in old.record.arrow_schema().names]
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
-        if shard.stop > source.splits[split].num_rows or not _is_same(old, shard, source, hashes):
+        if shard.stop > source.splits[split].num_rows:
+            break
+        stored = pq.read_table(old.root / shard.path, columns=columns, partitioning=None)
+        new = source_rows(source, shard)
+        new = new.append_column("origin", origins(source, shard))
+        new = new.append_column("text_hash", pa.array(hashes(new), stored.column("text_hash").type))
+        if not all(stored.column(name).equals(new.column(name)) for name in columns):
             # Only a prefix is reused: new files are numbered after the shared ones, so the ranges have to be
             # contiguous.
             break
@@ -147,15 +136,6 @@ def reused(old: LogitSet, shard: Shard) -> Shard:
     return shard.unmeasured().model_copy(update={"version": shard.version or old.record.fingerprint})
 
 
-def _is_same(old: LogitSet, shard: Shard, source: Source, hashes: Hashes) -> bool:
-    columns = [name for name in SAME_COLUMNS if name in old.record.arrow_schema().names]
-    stored = pq.read_table(old.root / shard.path, columns=columns, partitioning=None)
-    new = source_rows(source, shard)
-    new = new.append_column("origin", origins(source, shard))
-    new = new.append_column("text_hash", pa.array(hashes(new), stored.column("text_hash").type))
-    return all(stored.column(name).equals(new.column(name)) for name in columns)
-
-
 def new_shards(
     shared: Sequence[Shard], split: str, num_rows: int, rows_per_shard: int, folder: KindName
 ) -> list[Shard]:
@@ -164,14 +144,5 @@ def new_shards(
     if shared and start == num_rows:
         return []
     planned = plan_shards(split, num_rows - start, rows_per_shard, folder)
-    return [
-        s.model_copy(
-            update={
-                "index": first + s.index,
-                "count": first + s.count,
-                "start": start + s.start,
-                "stop": start + s.stop,
-            }
-        )
-        for s in planned
-    ]
+    shift = {"index": first, "count": first, "start": start, "stop": start}
+    return [s.model_copy(update={name: getattr(s, name) + by for name, by in shift.items()}) for s in planned]

@@ -39,7 +39,7 @@ from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.driver import Executor
-from teacher.dump.rows import Rows, ShardRows
+from teacher.dump.rows import HeldRows, Rows
 from teacher.dump.shard_jobs import ShardJob
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
@@ -50,11 +50,7 @@ LAYER_SIGNALS: tuple[type[LayerSignal], ...] = (States, Cls, Attention, Values)
 
 
 def planned_layers(wanted: Sequence[LayerSignal], root: Path) -> tuple[LayerSignal, ...]:
-    """Returns the requested signals, and those that the set in ``root`` already has.
-
-    Raises:
-        FingerprintMismatchError: if the set has such a signal with another encoding.
-    """
+    """Returns the requested signals, and those that the set in ``root`` already has."""
     planned = {signal.name: signal for signal in wanted}
     for signal in read_set_record(root).signals.layer_signals if (root / FILE_NAME).exists() else ():
         if signal.name not in planned or planned[signal.name].is_stored_as(signal):
@@ -99,16 +95,6 @@ def add_layers(
 
     Call it in every process of a command, after the set in ``root`` was started.
 
-    Args:
-        root: the set's folder.
-        planned: the signals to store.
-        teacher: the teacher on its device.
-        rows: the task's rows, with variants.
-        precision: the precision of the teacher's arithmetic.
-        max_tokens: maximum number of padded tokens per batch.
-        old: a set of the same teacher, whose files for the same rows are reused.
-        executor: who writes.
-
     Returns: The record on disk. None on other ranks than the first.
 
     Raises:
@@ -136,10 +122,8 @@ def add_layers(
         job = LayerJob(record, teacher, precision, max_tokens, signals, bases, missing)
         executor.run(job, root, rows, mine)
     executor.wait()
-    return _finish(root, signals) if executor.is_main else None
-
-
-def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
+    if not executor.is_main:
+        return None
     record = read_set_record(root)
     # Files that did not match the record have been removed by now, so the footers of the others decide.
     unmeasured = [signal.model_copy(update={"shards": ()}) for signal in signals]
@@ -173,17 +157,20 @@ def with_bases(
     max_tokens: int,
     executor: Executor,
 ) -> tuple[LayerSignal, ...]:
-    """Returns the signals with the record entries of their bases, after adding these to the set in ``root``.
-
-    Raises:
-        IntegrityError: if an unrecorded basis is damaged, and files were written with it.
-    """
+    """Returns the signals with the record entries of their bases, after adding these to the set in ``root``."""
     needing = [signal for signal in signals if isinstance(signal, States) and signal.codec.basis_bytes]
     if executor.is_main:
         for signal in needing:
-            if not _is_there(root, signal):
-                # The first of several jobs wins: all files of a signal have to be encoded with the same basis.
-                write_once(root / signal.basis_path, _fitted(signal, teacher, source, max_seq_length, max_tokens))
+            if _is_there(root, signal):
+                continue
+            inputs = _sample(signal, teacher, source, max_seq_length, TOKENS_PER_NUMBER * signal.codec.width)
+            with console.progress(len(inputs), f"teacher: basis of {signal.name}") as steps:
+                wanted = {signal.name: signal.layers}
+                outputs = layer_outputs(teacher, inputs, wanted, max_tokens, steps.advance)[signal.name]
+            num_stored = signal.codec.num_stored
+            bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in outputs.items()}
+            # The first of several jobs wins: all files of a signal have to be encoded with the same basis.
+            write_once(root / signal.basis_path, bases_to_bytes(bases))
     executor.wait()
     found = {signal.name: signal.with_basis(root / signal.basis_path) for signal in needing}
     return tuple(found.get(signal.name, signal) for signal in signals)
@@ -205,16 +192,6 @@ def _is_there(root: Path, signal: States) -> bool:
         path.unlink()
         return False
     return True
-
-
-def _fitted(signal: States, teacher: Teacher, source: Source, max_seq_length: int, max_tokens: int) -> bytes:
-    wanted = TOKENS_PER_NUMBER * signal.codec.width
-    inputs = _sample(signal, teacher, source, max_seq_length, wanted)
-    with console.progress(len(inputs), f"teacher: basis of {signal.name}") as steps:
-        outputs = layer_outputs(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
-    num_stored = signal.codec.num_stored
-    bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in outputs.items()}
-    return bases_to_bytes(bases)
 
 
 def _sample(signal: States, teacher: Teacher, source: Source, max_seq_length: int, wanted: int) -> list[Tokenized]:
@@ -254,15 +231,10 @@ class LayerJob(ShardJob):
 
     @property
     def folders(self) -> tuple[LayersName, ...]:
-        """See `ShardJob`."""
         return tuple(self.missing)
 
-    def write(self, root: Path, rows: ShardRows, shards: Sequence[Shard]) -> None:
-        """See `ShardJob`.
-
-        Raises:
-            TeacherError: if a number is not finite, or too large for its codec.
-        """
+    def write(self, root: Path, rows: Rows | HeldRows, shards: Sequence[Shard]) -> None:
+        """Writes the files of shards. Raises TeacherError if a number is not finite, or too large for its codec."""
         with console.progress(sum(rows.count(shard) for shard in shards), "teacher: layers") as steps:
             for shard in stop_between(shards):
                 steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
@@ -308,43 +280,3 @@ def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple
         stop = start + max(1, fitting)
         yield start, stop
         start = stop
-
-
-CHARACTERS_PER_TOKEN = 4.3  # measured on English text with BERT's vocabulary
-SAMPLED_ROWS = 8192
-
-
-def sampled_lengths(source: Source, specials: int, max_seq_length: int) -> Ints:
-    """Returns the approximate tokens of rows that are spread evenly over all splits [at most SAMPLED_ROWS]."""
-    characters = np.sum(sampled_characters(source), axis=0)
-    tokens: Ints = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length).astype(np.int64)
-    return tokens
-
-
-def sampled_characters(source: Source) -> tuple[Ints, Ints]:
-    """Returns the numbers of characters of these rows, for their first and second sentences."""
-    texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
-    rows = pa.concat_tables(texts)
-    sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
-    first, second = (pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
-    return first, second
-
-
-def layer_bytes(
-    signals: Sequence[LayerSignal], source: Source, length_R: Ints, num_variants: int
-) -> dict[str, tuple[int, int]]:
-    """Returns the approximate bytes of each signal per row and for all its rows, by its title.
-
-    Args:
-        signals: the signals to store.
-        source: the rows.
-        length_R: lengths of some rows.
-        num_variants: the number of all variants.
-    """
-    own = sum(source.own(split).num_rows for split in source.splits)
-    every = sum(table.num_rows for table in source.splits.values()) + num_variants
-    sizes = {}
-    for signal in signals:
-        a_row = len(signal.layers) * signal.num_bytes(length_R) / max(1, len(length_R))
-        sizes[str(signal)] = (round(a_row), round(a_row * (own if signal.of == "originals" else every)))
-    return sizes

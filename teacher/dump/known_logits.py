@@ -28,7 +28,7 @@ from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.models.batches import naming_rows
-from teacher.models.teacher_logits import no_progress
+from teacher.models.classifier import no_progress
 
 HASH = f"S{TEXT_HASH_BYTES}"
 FOLDER = "repeated"
@@ -54,10 +54,7 @@ class Known:
     def of(cls, hashes: Sequence[bytes], logits_TC: Floats, lengths: Sequence[int] | Ints | None = None) -> "Known":
         """Sorts answers. For a text with several answers, the first one counts.
 
-        Args:
-            hashes: of the texts.
-            logits_TC: the logits of one text after the other.
-            lengths: rows of logits per text. Default: one each.
+        ``lengths`` are the rows of logits per text, one each by default.
         """
         # Sorted hashes allow binary search, which needs far less memory than a dictionary of millions of keys.
         hash_K, first_K = np.unique(np.array(hashes, dtype=HASH), return_index=True)
@@ -95,16 +92,7 @@ def logits_once(
     known: Known,
     advance: Advance,
 ) -> Floats:
-    """Returns the results of ``predict``, but runs each text at most once, and known texts never.
-
-    Args:
-        predict: the teacher's logits of inputs.
-        inputs: tokenised inputs, N of them.
-        lengths: number of rows of logits of each input [N].
-        hashes: their text hashes.
-        known: logits that need not be predicted.
-        advance: called with the number of finished rows.
-    """
+    """Returns the results of ``predict``, but runs each text at most once, and known texts never."""
     hash_N = np.array(hashes, dtype=HASH)
     place_N, rows = known.find(hash_N), _numbered(lengths)
     logits_TC = np.empty((len(rows.flat), known.logits_TC.shape[1]), dtype=np.float32)
@@ -124,13 +112,7 @@ def logits_once(
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows on their way through the teacher.
-
-    Attributes:
-        rows: the rows.
-        hashes: the hashes of their texts.
-        tokenized: the teacher's inputs for these rows.
-    """
+    """Rows on their way through the teacher, with the hashes of their texts."""
 
     rows: pa.Table
     hashes: list[bytes]
@@ -142,11 +124,7 @@ I = TypeVar("I", bound=Inputs)  # noqa: E741
 
 @dataclass(frozen=True)
 class LogitsJob(RowJob[I], Generic[I]):
-    """Writes rows with a classifier's logits, per text or per token.
-
-    Attributes:
-        known: known answers, which the teacher does not compute again.
-    """
+    """Writes rows with a classifier's logits, per text or per token. The teacher does not compute known ones again."""
 
     known: Known
 
@@ -171,17 +149,14 @@ class LogitsJob(RowJob[I], Generic[I]):
         """Returns the hashes of the texts of rows."""
 
     def count(self, rows: Any, shard: Shard) -> int:
-        """See `RowJob`."""
         return int(rows.count(shard))
 
     def read(self, rows: Any, shard: Shard) -> Iterator[I]:
-        """See `RowJob`."""
         yield self.prepare(rows.read(shard))
 
     def tables(
         self, rows: Any, shard: Shard, batches: Iterator[I], advance: Advance, statistics: Statistics
     ) -> Iterator[pa.Table]:
-        """See `RowJob`."""
         for inputs in batches:
             with naming_rows(inputs.tokenized, inputs.rows, shard.split):
                 lengths = self.lengths(inputs.tokenized)
@@ -192,10 +167,6 @@ class LogitsJob(RowJob[I], Generic[I]):
         """Returns known logits, together with the teacher's logits of texts that are in several shards.
 
         Every process needs all of them, so that a shard does not depend on its process and on time.
-
-        Args:
-            source: the rows.
-            hashes: of their texts, by shard.
         """
         texts, counts = np.unique(np.concatenate([np.unique(hash_R) for hash_R in hashes]), return_counts=True)
         # Padding and batches change the last bits of logits. Read once, a text has the same logits in all of its

@@ -1,9 +1,12 @@
-"""The teacher's inputs: a task's rows, variants of the rows of one split, and unlabelled rows after them."""
+"""The teacher's inputs: a task's rows, variants of the rows of one split, and unlabelled rows after them.
+
+Also the parts of a record that describe them and the teacher. This module does not import torch.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +14,17 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from pipeline.errors import DataError
+from pipeline.parsing import as_names
 from pipeline.sets.record_parts import (
     MAX_SEQ_LENGTH,
     UNLABELLED,
     HubDataset,
     KindName,
+    Setting,
     Shard,
     SplitRecord,
     TaskRecord,
+    TeacherRecord,
     TokenizerRecord,
 )
 from pipeline.sets.write import plan_shards
@@ -28,7 +34,13 @@ from pipeline.tasks.task import HUB_ID, Hub, Task
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.variants import Variants
+from teacher.models.model_settings import ForwardFlags
 
+if TYPE_CHECKING:
+    from teacher.models.classifier import Teacher
+    from teacher.models.loaded import LoadedModel
+
+LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
 
 
@@ -49,19 +61,6 @@ def origins(source: Source, shard: Shard) -> pa.Array:
     return pa.array(np.repeat(["original", UNLABELLED], [own, shard.stop - shard.start - own]), pa.string())
 
 
-class ShardRows(Protocol):
-    """The source of the rows of shards."""
-
-    def read(self, shard: Shard) -> pa.Table:
-        """Returns the rows of a shard by source row and variant.
-
-        Variants have no gold, since a new text may change it.
-        """
-
-    def count(self, shard: Shard) -> int:
-        """Returns the approximate number of rows of a shard."""
-
-
 @dataclass(frozen=True)
 class HeldRows:
     """The rows of one shard, in memory."""
@@ -69,11 +68,9 @@ class HeldRows:
     table: pa.Table
 
     def read(self, shard: Shard) -> pa.Table:
-        """See `ShardRows`."""
         return self.table
 
     def count(self, shard: Shard) -> int:
-        """See `ShardRows`."""
         return int(self.table.num_rows)
 
 
@@ -91,7 +88,7 @@ class Rows:
         return HeldRows(rows.take(pa.array(np.arange(rows.num_rows))))
 
     def read(self, shard: Shard) -> pa.Table:
-        """See `ShardRows`."""
+        """Returns the rows of a shard by source row and variant. Variants have no gold: a new text may change it."""
         rows = source_rows(self.source, shard)
         rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
         rows = rows.append_column("origin", origins(self.source, shard)).select(COLUMNS)
@@ -105,19 +102,15 @@ class Rows:
         return both.sort_by([("source_row", "ascending"), ("variant", "ascending")])
 
     def count(self, shard: Shard) -> int:
-        """See `ShardRows`."""
+        """Returns the approximate number of rows of a shard."""
         num_rows = shard.stop - shard.start
         if self.variants is None or shard.split != self.variants.record.split:
             return num_rows
         return num_rows + round(num_own(self.source, shard) * (self.variants.record.multiplier - 1))
 
 
-def longest_row(source: ShardRows, shards: Sequence[Shard], reader: TextReader) -> int:
-    """Returns the number of tokens of the longest row of shards, including special tokens.
-
-    Raises:
-        DataError: if it is too long for a set.
-    """
+def longest_row(source: Rows, shards: Sequence[Shard], reader: TextReader) -> int:
+    """Returns the number of tokens of the longest row of shards, including special tokens."""
     longest = 0
     for shard in shards:
         rows = source.read(shard)
@@ -172,14 +165,7 @@ def _characters(rows: pa.Table) -> int:
 def all_shards(
     source: Source, rows_per_shard: int, num_variants: Mapping[str, int] = NO_VARIANTS, folder: KindName = "examples"
 ) -> tuple[Shard, ...]:
-    """Returns the shards of every split, smallest split first, so that problems of a teacher show early.
-
-    Args:
-        source: the rows.
-        rows_per_shard: the approximate number of rows per file.
-        num_variants: the total number of variants by split.
-        folder: the folder of the files.
-    """
+    """Returns the shards of every split, smallest split first, so that problems of a teacher show early."""
     splits = sorted(source.splits.items(), key=lambda item: item[1].num_rows)
     sizes = {split: rows_per_shard for split, _ in splits}
     for split, count in num_variants.items():
@@ -226,3 +212,51 @@ def tokenizer_record(tokenizer: Tokenizer) -> TokenizerRecord:
         vocabulary_size=vocabulary_size(tokenizer),
         pad_id=pad_id(tokenizer),
     )
+
+
+def head_settings(precision: str) -> dict[str, str]:
+    """Returns the settings of a set's fingerprint for the float32 head. Empty if everything is float32."""
+    return {} if precision == "fp32" else {"head": "fp32"}
+
+
+def teacher_record(teacher: "LoadedModel", labels: tuple[str, ...] = ()) -> TeacherRecord:
+    """Describes a teacher. ``labels`` is the order of a classifier's own outputs."""
+    return TeacherRecord(
+        name=teacher.name,
+        revision=teacher.revision,
+        weights_sha256=teacher.weights_sha256,
+        num_parameters=teacher.num_parameters,
+        labels=labels,
+        base_model=teacher.base_model,
+    )
+
+
+def of_task(
+    signal: str, name: str, forward: ForwardFlags, task: Task, source: Source, teacher: "Teacher"
+) -> tuple[dict[str, Setting], dict[str, Any]]:
+    """Returns the settings that decide a teacher's outputs for a task's rows, and the corresponding record parts."""
+    tokenizer, speaker = tokenizer_record(teacher.tokenizer), teacher_record(teacher, teacher.labels)
+    splits = split_records(task, source)
+    settings: dict[str, Setting] = {
+        "signal": signal,
+        "task": f"{task.name} version {task.version}",
+        "target": teacher.target.model_dump_json(),
+        "teacher.weights": speaker.sha256,
+        "teacher.labels": as_names(teacher.labels),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": forward.max_seq_length,
+        "precision": forward.precision,
+        **head_settings(forward.precision),
+        **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
+    }
+    parts = {
+        "name": name,
+        "task": task_record(task, source),
+        "teacher": speaker,
+        "tokenizer": tokenizer,
+        "precision": forward.precision,
+        "source": source.description,
+        "splits": splits,
+        "notes": tuple(source.warnings),
+    }
+    return settings, parts

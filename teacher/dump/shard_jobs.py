@@ -55,13 +55,7 @@ class ShardJob(ABC):
 
     @abstractmethod
     def write(self, root: Path, rows: Any, shards: Sequence[Shard]) -> None:
-        """Writes the files of shards into a folder. Call it inside `inference_mode`.
-
-        Args:
-            root: the set's folder, or a folder with the same structure.
-            rows: all rows, or those of these shards.
-            shards: the shards to write.
-        """
+        """Writes the files of shards into a folder with the structure of a set. Call it inside `inference_mode`."""
 
     def written(self, root: Path, shard: Shard) -> Iterator[str]:
         """Returns the paths of those files of a shard that exist."""
@@ -73,11 +67,7 @@ class ShardJob(ABC):
 
 @dataclass(frozen=True)
 class RowJob(ShardJob, Generic[Batch]):
-    """Writes the rows of a set with the signal of the teacher. Each kind of rows has a subclass.
-
-    Attributes:
-        title: the title of the progress bar.
-    """
+    """Writes the rows of a set with the signal of the teacher. Each kind of rows has a subclass."""
 
     title: ClassVar[str] = "teacher"
 
@@ -108,7 +98,6 @@ class RowJob(ShardJob, Generic[Batch]):
         return ""
 
     def write(self, root: Path, rows: Any, shards: Sequence[Shard]) -> None:
-        """See `ShardJob.write`."""
         last = ""
 
         def save(shard: Shard, tables: Iterator[pa.Table], statistics: Statistics) -> None:

@@ -44,15 +44,7 @@ PROBED_ROWS = 256
 
 
 class TeacherDump(Dump):
-    """A dump that runs a teacher.
-
-    Attributes:
-        run: the teacher, and the settings for running it.
-        place: the location of the set.
-        forward: the settings of the forward pass.
-        rows_per_shard: number of source rows per file.
-        command: the command line, for the record.
-    """
+    """A dump that runs a teacher."""
 
     def __init__(self, run: RunFlags, place: SetPlace, usual_name: str, command: str) -> None:
         self.run, self.place, self.command = run, place, command
@@ -84,20 +76,11 @@ class TeacherDump(Dump):
         """The teacher, on the device."""
 
     def tokenizer_json(self) -> str:
-        """See `Dump`."""
         return self.model.reader.tokenizer_json()
 
 
 class TaskDump(TeacherDump):
-    """A classifier's logits of a task's rows.
-
-    Attributes:
-        set_type: the class of the set once it is opened.
-        task: the task.
-        source: its rows, including added rows without gold.
-        logits: the flags of the logits.
-        windows: how longer texts are read, if they are not truncated.
-    """
+    """A classifier's logits of a task's rows."""
 
     set_type: ClassVar[type[LogitSet]]
 
@@ -146,7 +129,7 @@ class TaskDump(TeacherDump):
     @cached_property
     def token_encoder(self) -> SentenceEncoder | None:
         """The encoder whose token vectors are stored instead of the teacher's, if any."""
-        return load_token_encoder(self.logits.token_vectors, self.task, self.model, self.forward.max_seq_length)
+        return load_token_encoder(self.logits, self.task, self.model, self.forward.max_seq_length)
 
     @cached_property
     def texts(self) -> Source:
@@ -173,7 +156,6 @@ class TaskDump(TeacherDump):
         return estimated_tokens(self.texts, self.amount, self.task.is_pair, length, self.windows)
 
     def plan(self) -> Plan:
-        """See `TeacherDump`."""
         tokens, length_R = self.estimated_tokens()
         plan = Plan(self.amount.rows, len(self.planned_shards()), tokens, self.expected_bytes, None, None)
         try:
@@ -187,7 +169,7 @@ class TaskDump(TeacherDump):
         warn_of_missing_head(self.task, name, shape)
         require_positions(name, shape, self.forward.max_seq_length)
         plan = self.plan_of_signals(plan, name, shape, length_R)
-        if self.logits.token_vectors.token_vectors:
+        if self.logits.token_vectors:
             disk_bytes = plan.disk_bytes + token_vectors_bytes(shape)
             plan = replace(plan, tokens=plan.tokens + shape.vocab_size * TOKENS_ALONE, disk_bytes=disk_bytes)
         seconds = classifier_seconds(shape, length_R.tolist(), self.max_tokens, self.device, self.forward.precision)
@@ -199,7 +181,6 @@ class TaskDump(TeacherDump):
         return plan
 
     def probe(self) -> None:
-        """See `Dump`."""
         # Files of an earlier try take no new space, so a dump that is resumed on a nearly full disk must not be
         # refused.
         stored = sum(file.stat().st_size for file in self.root.glob(f"{self.set_type.row_kind.name}/*.parquet"))
@@ -209,9 +190,13 @@ class TaskDump(TeacherDump):
         self.check_teacher()
         # The probe costs a forward pass, and a resumed dump of the same teacher has passed it before.
         if not self._is_begun():
-            split, rows = probe_rows(self.task, self.source)
+            splits = self.source.splits
+            split = next((name for name in self.task.dev_splits if name in splits), next(iter(splits)))
+            rows = self.source.own(split)
+            # Evenly spread rows, because many files are sorted by label and their first rows have only one.
+            places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBED_ROWS, rows.num_rows)).astype(np.int64))
             with self.inference():
-                self.check_labels(split, rows)
+                self.check_labels(split, rows.take(pa.array(places)))
 
     def check_teacher(self) -> None:
         """Fails if the teacher does not support the other requested outputs."""
@@ -237,19 +222,16 @@ class TaskDump(TeacherDump):
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`."""
         planned = self.planned()
         if self.old is None:
             return planned
         return extended(planned, self.old, self.source, self.rows_per_shard, self.logits_job(planned).hashes)
 
     def start(self, record: SetRecord) -> None:
-        """See `Dump`."""
         if self.old is not None:
             take_over(self.root, record, self.old)
 
     def job(self, record: SetRecord) -> LogitsJob[Any]:
-        """See `Dump`."""
         job: LogitsJob[Any] = self.logits_job(record)
         with self.inference():
             return replace(job, known=self._known(job))
@@ -269,22 +251,11 @@ class TaskDump(TeacherDump):
         return known
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
-        """See `Dump`."""
         # Kept until the set is verified, because a job that resumes a lost shard has to reuse the same logits.
         remove_shared_answers(self.place.store, record)
-        wanted = self.logits.token_vectors
-        if record is None or record.state != "verified" or not wanted.token_vectors:
+        if record is None or record.state != "verified" or not self.logits.token_vectors:
             return record
         with self.inference():
             return add_token_vectors(
-                self.root, record, wanted, self.model, self.token_encoder, self.old, self.max_tokens
+                self.root, record, self.logits, self.model, self.token_encoder, self.old, self.max_tokens
             )
-
-
-def probe_rows(task: Task, source: Source) -> tuple[str, pa.Table]:
-    """Returns the first dev split, or the first split without one, and evenly spread own rows of it."""
-    split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
-    rows = source.own(split)
-    # Evenly spread rows, because many files are sorted by label and their first rows have only one.
-    places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBED_ROWS, rows.num_rows)).astype(np.int64))
-    return split, rows.take(pa.array(places))

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 
+from pipeline.devices import processes
+from pipeline.errors import ConfigError, raise_all
 from pipeline.sets.record import SetRecord
-from pipeline.settings import build, flag_name, flags, given
+from pipeline.settings import flag_name, flags, given
 from pipeline.tasks.task import Task, TaskType, load_task
-from teacher.corpus.sentence_rows import open_rows
 from teacher.corpus.text import open_text
-from teacher.dump.driver import run_dump
-from teacher.dump.executor import Processes
+from teacher.dump.driver import Executor, run_dump
 from teacher.dump.teacher_dump import TeacherDump
 from teacher.dumps.examples import ExamplesDump
 from teacher.dumps.masked_words import MaskedWordsDump
-from teacher.dumps.sentences import SentencesDump
+from teacher.dumps.sentences import SentencesDump, open_rows
 from teacher.dumps.token_labels import TokenLabelsDump
-from teacher.settings import DumpSettings, DumpTask, MaskedWordFlags, TextLogits, VectorFlags, WordDumpSettings
+from teacher.settings import DumpSettings, DumpTask, LabelLogits, MaskedWordFlags, TextLogits, VectorFlags
 
 
 def _examples(task: Task, config: DumpSettings, command: str) -> TeacherDump:
@@ -25,11 +25,14 @@ def _examples(task: Task, config: DumpSettings, command: str) -> TeacherDump:
 
 
 def _token_labels(task: Task, config: DumpSettings, command: str) -> TeacherDump:
-    values, known = given(config), flags(WordDumpSettings)
+    rows = config.rows
+    assert isinstance(rows, DumpTask), "ensured by its signal"
+    assert isinstance(rows.signal, TextLogits), "other signals have other dumps"
+    # Variants and unlabelled rows have no labels of words, and files of layers are keyed by variants.
+    others = given(rows.signal).keys() & flags(TextLogits).keys() - flags(LabelLogits).keys()
     reason = "is not supported for labelled words (type: token_labels)"
-    foreign = [f"{flag_name(name)}: {reason}" for name in values if name not in known]
-    words = build(WordDumpSettings, {name: value for name, value in values.items() if name in known}, foreign)
-    return TokenLabelsDump(task, words.rows, words.run, words.place, command)
+    raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in sorted(others)])
+    return TokenLabelsDump(task, rows, rows.signal, config.run, config.place, command)
 
 
 OF_TASKS: dict[TaskType, Callable[[Task, DumpSettings, str], TeacherDump]] = {  # with --signal logits
@@ -41,12 +44,7 @@ OF_TASKS: dict[TaskType, Callable[[Task, DumpSettings, str], TeacherDump]] = {  
 
 
 def open_dump(config: DumpSettings, command: str) -> TeacherDump:
-    """Returns the dump that settings describe, its rows read and checked.
-
-    Args:
-        config: the command's settings.
-        command: the command line, for the record.
-    """
+    """Returns the dump that settings describe, its rows read and checked."""
     rows, run, place = config.rows, config.run, config.place
     if isinstance(rows.signal, VectorFlags):
         return SentencesDump(open_rows(rows, run.forward.max_seq_length), rows.signal, run, place, command)
@@ -58,5 +56,5 @@ def open_dump(config: DumpSettings, command: str) -> TeacherDump:
 
 
 def dump(config: DumpSettings, command: str) -> SetRecord | None:
-    """Writes the set that settings describe, or resumes it. See `run_dump`."""
-    return run_dump(open_dump(config, command), Processes.of(config.run.jobs, config.run.cluster))
+    """Writes the set that settings describe, or resumes it."""
+    return run_dump(open_dump(config, command), Executor(processes(), config.run.jobs.job, config.run.cluster))

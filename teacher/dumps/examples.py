@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,38 +24,30 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized, require_known
 from teacher.augment.augment import Augmentation, read_source, variants_for
-from teacher.augment.methods import Method
 from teacher.dump.additions import add_init_layers, check_same_init, init_bytes
 from teacher.dump.driver import Executor
-from teacher.dump.estimate import Plan
-from teacher.dump.kept_layers import add_layers, layer_bytes, planned_layers, sampled_lengths, wanted_layers
+from teacher.dump.estimate import Plan, layer_bytes, sampled_lengths
+from teacher.dump.kept_layers import add_layers, planned_layers, wanted_layers
 from teacher.dump.known_logits import Inputs, Known, LogitsJob
-from teacher.dump.records import LIBRARIES, of_task
-from teacher.dump.rows import NO_VARIANTS, Amount, Rows, all_shards, amount, longest_row
+from teacher.dump.rows import LIBRARIES, NO_VARIANTS, Amount, Rows, all_shards, amount, longest_row, of_task
 from teacher.dump.shard_jobs import Advance
 from teacher.dump.teacher_dump import TaskDump
 from teacher.models.batches import naming_rows
-from teacher.models.classifier import Teacher
+from teacher.models.classifier import Teacher, teacher_logits
 from teacher.models.label_order import check_label_order
-from teacher.models.teacher_logits import teacher_logits
-from teacher.settings import RunFlags, SetPlace, TaskFlags, TextLogits
-from teacher.unlabelled.rows import add_unlabelled, count_truncated
+from teacher.settings import DumpTask, RunFlags, SetPlace, TextLogits
+from teacher.unlabelled import add_unlabelled, count_truncated
 
 
 class ExamplesDump(TaskDump):
-    """Logits of a task's texts, with variants and unlabelled rows, layers and weights of layers.
-
-    Attributes:
-        unlabelled: the record of the rows that were added without gold.
-        wanted: the variants to add, if any.
-    """
+    """Logits of a task's texts, with variants and unlabelled rows, layers and weights of layers."""
 
     set_type: ClassVar = ExampleSet
 
     logits: TextLogits
 
     def __init__(
-        self, task: Task, rows: TaskFlags, logits: TextLogits, run: RunFlags, place: SetPlace, command: str
+        self, task: Task, rows: DumpTask, logits: TextLogits, run: RunFlags, place: SetPlace, command: str
     ) -> None:
         name = logits.set_name(task.name)
         self.manifest, self.wanted = rows.manifest, wanted_variants(logits, task, place, name)
@@ -82,15 +73,12 @@ class ExamplesDump(TaskDump):
 
     @cached_property
     def amount(self) -> Amount:
-        """See `TaskDump`."""
         return amount(self.source, self.most_variants)
 
     def planned_shards(self) -> tuple[Shard, ...]:
-        """See `TaskDump`."""
         return all_shards(self.source, self.rows_per_shard, self.variants_in_all)
 
     def plan_of_signals(self, plan: Plan, name: str, shape: Any, length_R: Ints) -> Plan:
-        """See `TaskDump`."""
         signals = wanted_layers(self.logits.kept_layers, self.logits.layers_of, name, shape)
         layers = layer_bytes(signals, self.source, length_R, sum(self.variants_in_all.values()))
         weights = init_bytes(self.logits.init_layers(int(shape.num_hidden_layers)), name, shape)
@@ -107,7 +95,6 @@ class ExamplesDump(TaskDump):
 
     @property
     def layer_names(self) -> list[LayersName]:
-        """See `TaskDump`."""
         return [one.name for one in self.logits.kept_layers if one.name != "init"]
 
     @cached_property
@@ -116,7 +103,7 @@ class ExamplesDump(TaskDump):
         return self.logits.init_layers(int(self.model.model.config.num_hidden_layers))
 
     def check_teacher(self) -> None:
-        """See `TaskDump`. The disk must have space for the layer outputs, without those of variants."""
+        """Also checks that the disk has space for the layer outputs, without those of variants."""
         layers = self.layers
         weights = init_bytes(self.init, self.model.name, self.model.model.config)
         check_same_init(self.root, self.init)
@@ -126,7 +113,6 @@ class ExamplesDump(TaskDump):
         require_space(self.root.parent, needed - stored + (0 if (self.root / INIT_FILE).exists() else weights))
 
     def check_labels(self, split: str, rows: pa.Table) -> None:
-        """See `TaskDump`."""
         teacher = self.model
         longest = MAX_SEQ_LENGTH if self.windows else self.forward.max_seq_length
         inputs = teacher.reader.tokenize(*sentences(rows), longest)
@@ -137,16 +123,21 @@ class ExamplesDump(TaskDump):
         check_label_order(teacher.target, teacher.name, teacher.labels, logits_NC, *gold, self.is_stated)
 
     @cached_property
-    def rows(self) -> Rows:  # type: ignore[override]
+    def rows(self) -> Rows:
         """Returns the rows with their variants, which are made if they are missing."""
         if self.wanted is None:
             return Rows(self.source, None)
-        _check_special_tokens(self.wanted.method, self.model)
+        teacher = self.model
+        for token in self.wanted.method.special_tokens:
+            if teacher.tokenizer.token_to_id(token) is None:
+                own = teacher.tokens.mask_id
+                mask = "" if own is None else teacher.tokenizer.id_to_token(own)
+                advice = f"Give --mask-token {mask}" if mask else "Use --augment tinybert"
+                raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}. {advice}, or --augment none")
         own, is_job = self.source.own(self.wanted.split), self.run.jobs.job.count > 1
         return Rows(self.source, variants_for(self.wanted, own, processes(), self.command, self.manifest, is_job))
 
     def planned(self) -> SetRecord:
-        """See `TaskDump`."""
         rows, unlabelled, windows = self.rows, self.unlabelled, self.windows
         settings, parts = of_task("logits", self.root.name, self.forward, self.task, self.source, self.model)
         if windows is not None:
@@ -180,12 +171,11 @@ class ExamplesDump(TaskDump):
         )
 
     def logits_job(self, record: SetRecord) -> "ExamplesJob":
-        """See `TaskDump`."""
         known = Known.empty(self.model.target.num_logits)
         return ExamplesJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
     def scores(self, record: SetRecord) -> Scores:
-        """See `Dump`. The teacher's label order is checked on every gold label."""
+        """Checks the teacher's label order on every gold label, too."""
         scores, teacher = {}, record.teacher
         for split in record.splits:
             logits_NC, label_N, score_N = ExampleSet(self.root, record).gold(split)
@@ -195,7 +185,6 @@ class ExamplesDump(TaskDump):
         return scores
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
-        """See `Dump`."""
         record = super().finish(record, executor)
         is_alone = self.run.jobs.job.count == 1
         record = add_init_layers(self.root, record, self.init, self.model, self.old, is_alone)
@@ -217,18 +206,9 @@ def wanted_variants(logits: TextLogits, task: Task, place: SetPlace, usual_name:
     name = getattr(logits.variants, "variants", None)
     if logits.adds_by_default and name is None:  # so that other variants in the store are not mistaken for them
         method = method.model_copy(update={"num_variants": method.variants_of(task)})
-    wanted = Augmentation(method, task, place.store, name)
-    if logits.adds_by_default:
-        _announce(wanted, place.root(usual_name))
-    return wanted
-
-
-def _announce(wanted: Augmentation, root: Path) -> None:
-    """Prints a note that variants are added although no flag requests them.
-
-    Raises:
-        ConfigError: if the set in ``root`` was started without them.
-    """
+    wanted, root = Augmentation(method, task, place.store, name), place.root(usual_name)
+    if not logits.adds_by_default:
+        return wanted
     # A set that was started without variants has another fingerprint, and the general message would not name the cause.
     if (root / FILE_NAME).exists() and read_set_record(root).augmentation is None:
         raise ConfigError(
@@ -237,20 +217,11 @@ def _announce(wanted: Augmentation, root: Path) -> None:
         )
     count = len(wanted.sides)
     console.note(
-        f"{wanted.task.name}: up to {count} variants of each training row by {wanted.method.name} are added, as set in "
+        f"{task.name}: up to {count} variants of each training row by {method.name} are added, as set in "
         f"the manifest, because students gain from them. The teacher reads up to {count + 1} times as many training "
         "rows. Use --augment none to turn that off"
     )
-
-
-def _check_special_tokens(method: Method, teacher: Teacher) -> None:
-    for token in method.special_tokens:
-        if teacher.tokenizer.token_to_id(token) is None:
-            own = teacher.tokens.mask_id
-            advice = (
-                "Use --augment tinybert" if own is None else f"Give --mask-token {teacher.tokenizer.id_to_token(own)}"
-            )
-            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}. {advice}, or --augment none")
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -260,22 +231,17 @@ class ExamplesJob(LogitsJob[Inputs]):
     model: Teacher
 
     def prepare(self, rows: pa.Table) -> Inputs:
-        """See `LogitsJob`."""
         tokenized = self.model.reader.tokenize(*sentences(rows), self.record.max_seq_length)
         return Inputs(rows, self.hashes(rows), tokenized)
 
     def hashes(self, rows: pa.Table) -> list[bytes]:
-        """See `LogitsJob`."""
         return text_hashes(rows, self.record.tokenizer.sha256)
 
     def predict(self, inputs: Sequence[Tokenized], advance: Advance) -> Floats:
-        """See `LogitsJob`."""
         return teacher_logits(self.model, inputs, self.max_tokens, advance)
 
     def lengths(self, inputs: Sequence[Tokenized]) -> Ints:
-        """See `LogitsJob`."""
         return np.ones(len(inputs), dtype=np.int64)
 
     def table(self, shard: Shard, inputs: Inputs, logits_TC: Floats) -> pa.Table:
-        """See `LogitsJob`."""
         return shard_table(self.record, shard, inputs.rows, inputs.hashes, inputs.tokenized, logits_TC)

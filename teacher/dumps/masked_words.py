@@ -6,7 +6,7 @@ Shapes: R rows, P masked positions, H hidden size, V vocabulary.
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ from pipeline.sets.kinds.masked_words import (
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.sets.signals import Mlm, Signals
-from teacher.corpus.masking import Masked, MaskingPlan, mask
-from teacher.corpus.sequences import Sequences
+from teacher.corpus.sequences import Masked, MaskingPlan, Sequences, mask
 from teacher.corpus.text import (
     SPLITS,
     Text,
@@ -48,8 +47,7 @@ from teacher.corpus.text import (
     require_known_words,
 )
 from teacher.dump.estimate import Plan, memory_bytes, seconds_of
-from teacher.dump.records import LIBRARIES, teacher_record
-from teacher.dump.rows import tokenizer_record
+from teacher.dump.rows import LIBRARIES, teacher_record, tokenizer_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.dump.teacher_dump import TeacherDump
 from teacher.models.batches import LONGEST_SHOWN, run_batches
@@ -100,7 +98,7 @@ class MaskedWordsDump(TeacherDump):
         return codec_for(self.wanted.codec, *self.model.model.get_output_embeddings().weight.shape)
 
     def probe(self) -> None:
-        """See `Dump`. The decoder must have the same input and output as in the unchanged model."""
+        """Also checks that the decoder has the same input and output as in the unchanged model."""
         plan = self.masking_plan
         stored = sum(file.stat().st_size for file in self.root.glob("masked_words/*.parquet"))
         require_space(
@@ -111,7 +109,7 @@ class MaskedWordsDump(TeacherDump):
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`. The fingerprint covers everything that determines the content."""
+        """The planned record. The fingerprint covers everything that determines the content."""
         text, lm, forward, wanted = self.text, self.model, self.forward, self.wanted
         corpus, documents = corpus_record(text), text.documents
         masking = MaskingRecord(
@@ -158,17 +156,14 @@ class MaskedWordsDump(TeacherDump):
         )
 
     def start(self, record: SetRecord) -> None:
-        """See `Dump`."""
         if self.codec.needs_decoder and processes().is_main_process:
             with self.inference():
                 write_decoder(self.root, decoder_of(self.model))
 
     def job(self, record: SetRecord) -> "MaskedWordsJob":
-        """See `Dump`."""
         return MaskedWordsJob(record, self.model, self.forward.precision, self.max_tokens, self.masking_plan)
 
     def scores(self, record: SetRecord) -> Scores:
-        """See `Dump`."""
         # A corpus without any masked position would give an empty but verified set.
         if not record.num_rows:
             shards = f"any shard of --rows-per-shard {self.rows_per_shard:,} documents, which no block crosses"
@@ -176,7 +171,7 @@ class MaskedWordsDump(TeacherDump):
         return MaskedWordSet(self.root, record).scores()
 
     def plan(self) -> Plan:
-        """See `Dump`. Estimates from a sample of the corpus and the teacher's config, whose shape is timed here."""
+        """Estimates from a sample of the corpus and the teacher's config, whose shape is timed on this machine."""
         text = self.text
         name, revision = self.run.teacher.teacher_for(text.corpus)
         tokens = load_mlm_tokenizer(name, revision, self.forward.max_seq_length)
@@ -186,16 +181,21 @@ class MaskedWordsDump(TeacherDump):
         size = estimate_size(text, tokens, masking)
         sample = _sample(text, tokens, masking)
 
-        def dump(lm: MaskedLm) -> object:
-            with self.inference():
-                return encoded_predictions(lm, codec, sample, self.wanted.seed, self.max_tokens, no_statistics())
+        def make(shallow: Any) -> Callable[[], object]:
+            lm = MaskedLm("plan", None, AutoModelForMaskedLM.from_config(shallow).eval().to(self.device), tokens)
+
+            def run() -> object:
+                with self.inference():
+                    return encoded_predictions(lm, codec, sample, self.wanted.seed, self.max_tokens, no_statistics())
+
+            return run
 
         return Plan(
             rows={"documents": size.documents, "masked sequences": size.rows, "masked positions": size.positions},
             shards=len(document_shards(text, self.rows_per_shard)),
             tokens=size.tokens,
             disk_bytes=int(size.num_bytes(codec)),
-            seconds=_seconds(shape, tokens, self.device, dump) * size.tokens / len(sample.ids.flat),
+            seconds=seconds_of(shape, make) * size.tokens / len(sample.ids.flat),
             memory_bytes=memory_bytes(shape, self.max_tokens),
         )
 
@@ -207,16 +207,6 @@ def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows:
     masked_parts = ((part, mask(part, plan)) for part in parts)
     sequences, masked = next((part, masked) for part, masked in masked_parts if len(masked.positions.flat))
     return rows_of(sequences, masked.take(np.arange(min(SAMPLED_ROWS, len(masked.sequence_R)))))
-
-
-def _seconds(shape: Any, tokens: MlmTokenizer, device: torch.device, dump: Callable[[MaskedLm], object]) -> float:
-    """Seconds that ``dump`` takes with a masked LM of this shape (its transformers config) and random weights."""
-
-    def make(shallow: Any) -> Callable[[], object]:
-        model = AutoModelForMaskedLM.from_config(shallow).eval().to(device)
-        return partial(dump, MaskedLm("plan", None, model, tokens))
-
-    return seconds_of(shape, make)
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
@@ -253,27 +243,20 @@ def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
 
 @dataclass(frozen=True)
 class MaskedWordsJob(RowJob[Sequences]):
-    """Writes masked words.
-
-    Attributes:
-        masking: the selection of masked words.
-    """
+    """Writes masked words."""
 
     model: MaskedLm
     masking: MaskingPlan
 
     def count(self, rows: Text, shard: Shard) -> int:
-        """See `RowJob`."""
         return rows.count(shard.split, shard.start, shard.stop)
 
     def read(self, rows: Text, shard: Shard) -> Iterator[Sequences]:
-        """See `RowJob`."""
         return rows.sequences(self.model.tokens, shard.split, shard.start, shard.stop)
 
     def tables(
         self, rows: Text, shard: Shard, batches: Iterator[Sequences], advance: Advance, statistics: Statistics
     ) -> Iterator[pa.Table]:
-        """See `RowJob`."""
         statistics |= no_statistics()
         codec, size, done = self.record.codec, rows_per_group(self.record.codec), shard.start
         for sequences in batches:
@@ -289,7 +272,6 @@ class MaskedWordsJob(RowJob[Sequences]):
         advance(rows.count(shard.split, done, shard.stop))
 
     def summary(self, root: Path, shard: Shard, statistics: Statistics) -> str:
-        """See `RowJob`."""
         if not statistics["positions"]:
             return ""
         size = (root / shard.path).stat().st_size / statistics["positions"]
@@ -314,16 +296,7 @@ def encoded_predictions(
 ) -> dict[str, pa.Array]:
     """Returns a masked LM's predictions at the masked positions, in the codec's columns, with a value per row.
 
-    Args:
-        lm: the model on its device. Call this inside `inference_mode`.
-        codec: the codec of the predictions.
-        rows: the masked rows, R of them.
-        seed: the seed of the codec's draws.
-        max_tokens: maximum number of padded tokens per batch.
-        statistics: the sums over predictions, which are updated.
-
-    Raises:
-        TeacherError: if a logit is not finite, or too large for the codec.
+    Call it inside `inference_mode`. ``statistics`` receive the sums over predictions.
     """
     random_P = draws(rows, seed)
     place_R = rows.positions.offsets
@@ -341,7 +314,9 @@ def encoded_predictions(
             columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
         except BeyondHalfError as error:
             row = int(np.searchsorted(place_R, place_P[error.position], side="right")) - 1
-            raise TeacherError(f"{_named(lm, rows, row)}: teacher {lm.name}, codec {codec}: {error}") from error
+            text = lm.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
+            named = f"document {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}"
+            raise TeacherError(f"{named}: teacher {lm.name}, codec {codec}: {error}") from error
         pieces.append(columns)
         order.append(place_P)
 
@@ -349,9 +324,3 @@ def encoded_predictions(
     # Batches are sorted by length, and files need the order of the keys.
     back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
     return {name: pa.concat_arrays([piece[name] for piece in pieces]).take(back) for name in pieces[0]}
-
-
-def _named(lm: MaskedLm, rows: MaskedRows, row: int) -> str:
-    """Returns the document of a row, and its text."""
-    text = lm.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
-    return f"document {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}"

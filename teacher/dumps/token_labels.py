@@ -21,14 +21,13 @@ from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized, require_known_ids
 from pipeline.text.word_pieces import Pieces
 from teacher.dump.known_logits import Inputs, Known, LogitsJob
-from teacher.dump.records import LIBRARIES, of_task
-from teacher.dump.rows import Rows, all_shards
+from teacher.dump.rows import LIBRARIES, Rows, all_shards, of_task
 from teacher.dump.shard_jobs import Advance
 from teacher.dump.teacher_dump import TaskDump
-from teacher.models.classifier import Teacher
+from teacher.models.batches import framed
+from teacher.models.classifier import Teacher, labelled_words, pieces_of, token_logits
 from teacher.models.label_order import check_label_order
-from teacher.models.teacher_logits import framed, labelled_words, pieces_of, token_logits
-from teacher.settings import DumpWords, RunFlags, SetPlace
+from teacher.settings import DumpTask, LabelLogits, RunFlags, SetPlace
 
 BYTES_PER_LOGIT = 4
 
@@ -38,35 +37,38 @@ class TokenLabelsDump(TaskDump):
 
     set_type: ClassVar = TokenLabelSet
 
-    def __init__(self, task: Task, rows: DumpWords, run: RunFlags, place: SetPlace, command: str) -> None:
+    def __init__(
+        self, task: Task, rows: DumpTask, logits: LabelLogits, run: RunFlags, place: SetPlace, command: str
+    ) -> None:
         source = load_word_source(task, rows.data, rows.split_names)
-        super().__init__(run, place, task.name, command, rows.signal, task, source)
+        super().__init__(run, place, task.name, command, logits, task, source)
         self.rows = Rows(self.source, None)
 
     @cached_property
     def texts(self) -> Source:
-        """See `TaskDump`. Words are joined with spaces."""
-        return replace(self.source, splits={split: _as_text(rows) for split, rows in self.source.splits.items()})
+        """The rows as texts, with spaces between words."""
+        splits = {}
+        for split, rows in self.source.splits.items():
+            place = rows.schema.get_field_index("sentence1")
+            # Only for estimates of length, where spaces between words come close enough.
+            splits[split] = rows.set_column(place, "sentence1", pc.binary_join(rows.column("sentence1"), " "))
+        return replace(self.source, splits=splits)
 
     @cached_property
     def expected_bytes(self) -> int:
-        """See `TaskDump`."""
         num_tokens, _ = self.estimated_tokens()
         return self.amount.expected_bytes + num_tokens * len(self.task.labels) * BYTES_PER_LOGIT
 
     def planned_shards(self) -> tuple[Shard, ...]:
-        """See `TaskDump`."""
         return all_shards(self.source, self.rows_per_shard, folder="token_labels")
 
     def check_labels(self, split: str, rows: pa.Table) -> None:
-        """See `TaskDump`."""
         teacher = self.model
         sample = labelled_words(teacher, rows, self.forward.max_seq_length, split, self.max_tokens)
         require_known_ids(teacher.tokenizer, sample.pieces.ids, f"teacher {teacher.name}")
         check_word_labels(teacher.target, teacher.name, teacher.labels, sample, self.is_stated)
 
     def planned(self) -> SetRecord:
-        """See `TaskDump`."""
         settings, parts = of_task("token_logits", self.root.name, self.forward, self.task, self.source, self.model)
         return staged(
             settings,
@@ -80,12 +82,11 @@ class TokenLabelsDump(TaskDump):
         )
 
     def logits_job(self, record: SetRecord) -> "TokenLabelsJob":
-        """See `TaskDump`."""
         known = Known.empty(self.model.target.num_logits)
         return TokenLabelsJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
     def scores(self, record: SetRecord) -> Scores:
-        """See `Dump`. The teacher's label order is checked on every gold label."""
+        """Checks the teacher's label order on every gold label, too."""
         scores, stored, teacher = {}, TokenLabelSet(self.root, record), record.teacher
         for split in record.splits:
             rows = stored.read(split)
@@ -94,16 +95,10 @@ class TokenLabelsDump(TaskDump):
         return scores
 
 
-def _as_text(rows: pa.Table) -> pa.Table:
-    place = rows.schema.get_field_index("sentence1")
-    # Only for estimates of length, where spaces between words come close enough.
-    return rows.set_column(place, "sentence1", pc.binary_join(rows.column("sentence1"), " "))
-
-
 def check_word_labels(
     target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords, is_stated: bool = False
 ) -> None:
-    """Checks a teacher's order of labels by the words with gold and a token. See `check_label_order`."""
+    """Checks a teacher's order of labels by the words with gold and a token."""
     # Only first tokens carry labels, and truncated words have no first token.
     gold_T = rows.gold_T
     has_gold_T = gold_T != NO_LABEL
@@ -113,11 +108,7 @@ def check_word_labels(
 
 @dataclass(frozen=True)
 class WordInputs(Inputs):
-    """Labelled sentences on their way through the teacher.
-
-    Attributes:
-        pieces: the same rows in tokens.
-    """
+    """Labelled sentences on their way through the teacher."""
 
     pieces: Pieces
 
@@ -129,22 +120,17 @@ class TokenLabelsJob(LogitsJob[WordInputs]):
     model: Teacher
 
     def prepare(self, rows: pa.Table) -> WordInputs:
-        """See `LogitsJob`."""
         pieces = pieces_of(self.model, rows, self.record.max_seq_length)
         return WordInputs(rows, self.hashes(rows), framed(self.model, pieces.ids), pieces)
 
     def hashes(self, rows: pa.Table) -> list[bytes]:
-        """See `LogitsJob`."""
         return words_hashes(self.record, rows.column("sentence1").to_pylist())
 
     def predict(self, inputs: Sequence[Tokenized], advance: Advance) -> Floats:
-        """See `LogitsJob`."""
         return token_logits(self.model, inputs, self.max_tokens, advance)
 
     def lengths(self, inputs: Sequence[Tokenized]) -> Ints:
-        """See `LogitsJob`."""
         return np.array([len(row.ids1) for row in inputs], dtype=np.int64)
 
     def table(self, shard: Shard, inputs: WordInputs, logits_TC: Floats) -> pa.Table:
-        """See `LogitsJob`."""
         return words_table(self.record, shard, inputs.rows, inputs.pieces, logits_TC)

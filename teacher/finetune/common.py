@@ -34,11 +34,7 @@ from teacher.models.loaded import (
 
 
 def new_accelerator(*handlers: KwargsHandler) -> Accelerator:
-    """Joins the processes of this command, and leaves precision to `autocast`, so that scores stay in fp32.
-
-    Raises:
-        ConfigError: if the precision is not supported for training.
-    """
+    """Joins the processes of this command, and leaves precision to `autocast`, so that scores stay in fp32."""
     training_precision()
     return Accelerator(cpu=processes().device.type == "cpu", mixed_precision="no", kwargs_handlers=list(handlers))
 
@@ -73,14 +69,7 @@ def adamw(model: torch.nn.Module, flags: AdamwFlags) -> torch.optim.Optimizer:
 
 
 class AcceleratedOptimizer(TrainOptimizer):
-    """Optimizes a model in all processes by the mean gradient of their losses.
-
-    Args:
-        accelerator: this process and the others.
-        model: the model that the accelerator has prepared.
-        inner: the optimizer that the accelerator has prepared.
-        max_grad_norm: gradients are clipped to this norm.
-    """
+    """Optimizes a model in all processes by the mean gradient of their losses."""
 
     def __init__(
         self, accelerator: Accelerator, model: torch.nn.Module, inner: torch.optim.Optimizer, max_grad_norm: float
@@ -142,11 +131,7 @@ def start_run(
 
 
 def save_teacher(model: Any, name: str, revision: str | None, folder: Path) -> None:
-    """Writes a teacher as transformers does: weights, config, and the tokenizer of the initial model.
-
-    Raises:
-        DataError: if the folder cannot be written.
-    """
+    """Writes a teacher as transformers does: weights, config, and the tokenizer of the initial model."""
     # Only the transformers object can save all files of a tokenizer, and `LoadedTokenizer` keeps just its fast part.
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     with library_writes(folder):

@@ -5,7 +5,6 @@ Shapes: P masked positions of a batch, V vocabulary.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import TrainTask, fit, seed_step
 from pipeline.training.run_record import Metrics
 from pipeline.training.schedule import Schedule
-from teacher.corpus.masking import Masked, MaskingPlan, mask
+from teacher.corpus.sequences import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, nothing_to_mask, open_text, require_known_words
 from teacher.finetune.common import (
     AcceleratedOptimizer,
@@ -64,7 +63,13 @@ def finetune_mlm(config: FinetuneSettings, command: str) -> Record:
     seed_step(steps.seed, 0)
     lm = load_masked_lm(encoder.model_name_or_path, encoder.model_revision, steps.max_seq_length, new_head=True)
     require_known_words(text, lm.tokens, lm.name)
-    settings = deciding(config) | _contents(text, lm) | {"processes": accelerator.num_processes}
+    settings = deciding(config) | {
+        "corpus": f"{text.corpus.name} version {text.corpus.version}",
+        "documents": text.documents.sha256,
+        "encoder": weights_sha256(lm.model.base_model),
+        "precision": training_precision(),
+        "processes": accelerator.num_processes,
+    }
     run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
         return finished
@@ -84,16 +89,7 @@ def finetune_mlm(config: FinetuneSettings, command: str) -> Record:
 
 
 class MaskedWordTask(TrainTask["MaskedBatch"]):
-    """A masked LM with its corpus for training and scores.
-
-    Args:
-        steps: the settings of a step.
-        masking: the selection of masked tokens.
-        text: the corpus, whose held-out documents are for scores.
-        lm: the masked LM, which is trained in place.
-        accelerator: this process and the others.
-        prepared: the model that the accelerator has prepared.
-    """
+    """A masked LM with its corpus for training and scores."""
 
     def __init__(
         self,
@@ -130,12 +126,7 @@ class MaskedWordTask(TrainTask["MaskedBatch"]):
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Some sequences of a pool.
-
-    Attributes:
-        pool: masked sequences.
-        rows: the numbers of the batch's sequences.
-    """
+    """The numbers of some sequences of a pool."""
 
     pool: Masked
     rows: list[int]
@@ -154,15 +145,6 @@ class TextBatches:
 
     The number of batches of a pool is only known after reading it, so the ``state`` is the number of a pool and of its
     first step. None at the beginning.
-
-    Args:
-        text: the corpus.
-        tokens: the masked LM's tokenizer.
-        plan: how sequences are masked.
-        batch_size: sequences per batch.
-        seed: of the order.
-        num_processes: how many processes share each step, a batch each.
-        rank: number of this process.
     """
 
     state: tuple[int, int] | None = None
@@ -184,11 +166,7 @@ class TextBatches:
         self._masked: Masked | None = None
 
     def at(self, step: int) -> MaskedBatch:
-        """Returns the batch of this process at a step, not before the first step of the current pool.
-
-        Raises:
-            DataError: if no document is long enough, or has a token to mask.
-        """
+        """Returns the batch of this process at a step, not before the first step of the current pool."""
         number, first = self.state or (0, 0)
         if self._masked is None:
             self._read(number)
@@ -225,16 +203,6 @@ class TextBatches:
             for start in starts
             for sequences in self._text.sequences(self._tokens, TRAIN, start, min(total, start + BLOCK_DOCUMENTS))
         ]
-
-
-def _contents(text: Text, lm: MaskedLm) -> dict[str, Any]:
-    """Returns the hashes of the files that determine the result."""
-    return {
-        "corpus": f"{text.corpus.name} version {text.corpus.version}",
-        "documents": text.documents.sha256,
-        "encoder": weights_sha256(lm.model.base_model),
-        "precision": training_precision(),
-    }
 
 
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:

@@ -176,11 +176,7 @@ def _table(config: ImportSettings) -> tuple[pa.Table, tuple[str, ...]]:
 
 
 def names_of_outputs(config: ImportSettings, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the label order of lists of numbers: that of ``--teacher-labels``, of the file, or of the task.
-
-    Raises:
-        ConfigError: if the given labels differ from the task's.
-    """
+    """Returns the label order of lists of numbers: that of ``--teacher-labels``, of the file, or of the task."""
     stated = names_of(config.teacher_labels)
     if not stated and not of_file:
         return target.names
@@ -281,14 +277,7 @@ def _number(value: Any) -> float:
 
 
 def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str], may_spread: bool) -> dict[int, str]:
-    """Returns the problems of answers that are numbers, by their position.
-
-    Args:
-        kind: their kind, other than a score.
-        numbers_AC: the given numbers, with NaN for missing labels.
-        names: the labels.
-        may_spread: whether probabilities of some labels may be missing.
-    """
+    """Returns the problems of answers that are numbers, by their position. The kind is not a score."""
     wrong = {a: _gap(kind, names, numbers_AC[a]) for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist()}
     if kind == "logits":
         return wrong
@@ -324,10 +313,6 @@ def _gap(kind: AnswersKind, names: Sequence[str], numbers_C: Floats64) -> str:
 
 def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
     """Returns logits unchanged, or those whose softmax are the probabilities. Missing labels share the rest of 1.
-
-    Args:
-        kind: the kind of the numbers.
-        numbers_AC: numbers without problems by `wrong_numbers`.
 
     Returns:
         logits_AC: float32. For probabilities, their logarithms, of at least that of `FLOOR`.

@@ -28,14 +28,14 @@ from pipeline.sources.columns import column_name, plain
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import TRAIN
 from pipeline.text.text_to_ids import TextReader
-from teacher.dump.driver import Dump, Executor, ThisProcess, run_dump
+from teacher.dump.driver import Dump, Executor, run_dump
 from teacher.dump.extend import new_shards, new_version, reused, take_over
 from teacher.dump.rows import Rows, amount
 from teacher.imported.answer_rows import to_logits, wrong_numbers
 from teacher.imported.import_answers import PRECISION, ImportJob
 from teacher.imported.import_settings import ExtendSettings
 from teacher.imported.matching import Matched
-from teacher.unlabelled.rows import choose_rows, count_truncated, with_unlabelled
+from teacher.unlabelled import choose_rows, count_truncated, with_unlabelled
 
 COLUMNS = ("source_row", "sentence1", "sentence2", "label", "score")
 TEXTS = ("sentence1", "sentence2")
@@ -85,7 +85,7 @@ def extend_set(config: ExtendSettings, command: str) -> Extended:
         FingerprintMismatchError: if the name belongs to a set with other rows.
     """
     dump = ExtendDump(config, command)
-    record = run_dump(dump, ThisProcess())
+    record = run_dump(dump, Executor())
     assert record is not None, "a single process wrote all shards"
     return Extended(dump.root, record, dump.num_added, dump.left_out)
 
@@ -121,12 +121,10 @@ class ExtendDump(Dump):
         self.rows = Rows(self.source, None)
 
     def probe(self) -> None:
-        """See `Dump`."""
         require_space(self.root.parent, amount(self.source).expected_bytes)
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`."""
         old, train = self.old.record, self.source.splits[TRAIN]
         unlabelled = self._unlabelled()
         described = SplitRecord(
@@ -151,20 +149,16 @@ class ExtendDump(Dump):
         return new_version(planned, self.old, shards)
 
     def tokenizer_json(self) -> str:
-        """See `Dump`."""
         return self.old.tokenizer_json()
 
     def start(self, record: SetRecord) -> None:
-        """See `Dump`."""
         take_over(self.root, record, self.old)
 
     def job(self, record: SetRecord) -> ImportJob:
-        """See `Dump`."""
         places = np.arange(self._first, self._first + self.num_added)
         return ImportJob(record, None, PRECISION, 0, {TRAIN: Matched(places, self._logits_NC)}, self.reader)
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
-        """See `Dump`."""
         assert record is not None, "this is the only process"
         return take_over_token_vectors(self.old.root, self.old.record, self.root, record)
 

@@ -39,7 +39,7 @@ from pipeline.text.tokenizer import (
     wordpiece,
 )
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
-from teacher.dump.driver import Dump, ThisProcess, run_dump
+from teacher.dump.driver import Dump, Executor, run_dump
 from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record, tokenizer_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers
@@ -74,10 +74,6 @@ class Imported:
 def import_answers(config: ImportSettings, command: str) -> Imported:
     """Writes the answers of a file as a verified logit set, or resumes it.
 
-    Args:
-        config: the command's settings.
-        command: the command line, for the record.
-
     Raises:
         ConfigError: for flags that do not fit the task or the file.
         DataError: if the file or the rows cannot be read, listing every wrong row.
@@ -85,18 +81,13 @@ def import_answers(config: ImportSettings, command: str) -> Imported:
         FingerprintMismatchError: if the name belongs to a set with other settings.
     """
     dump = ImportDump(config, command)
-    record = run_dump(dump, ThisProcess())
+    record = run_dump(dump, Executor())
     assert record is not None, "a single process wrote all shards"
     return Imported(dump.root, record, dump.unanswered, dump.unused, dump.missing)
 
 
 class ImportDump(Dump):
-    """The answers of a file, matched to a task's rows.
-
-    Attributes:
-        unused: answers without a row of the task.
-        missing: rows of the task without an answer, by split.
-    """
+    """The answers of a file, matched to a task's rows."""
 
     def __init__(self, config: ImportSettings, command: str) -> None:
         self.config, self.command = config, command
@@ -129,34 +120,25 @@ class ImportDump(Dump):
         return int(self.answers.table.num_rows) - len(self.answers.row_A)
 
     def probe(self) -> None:
-        """See `Dump`."""
         require_space(self.root.parent, amount(self.source).expected_bytes)
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`."""
         digest, tokenizer = sha256(self.config.file), self.reader.tokenizer
         return staged_record(
             self.config, self.task, self.source, self.answers, self.missing, tokenizer, digest, self.command
         )
 
     def tokenizer_json(self) -> str:
-        """See `Dump`."""
         return self.reader.tokenizer_json()
 
     def job(self, record: SetRecord) -> "ImportJob":
-        """See `Dump`."""
         return ImportJob(record, None, PRECISION, 0, self.matched, self.reader)
 
 
 @dataclass(frozen=True)
 class ImportJob(RowJob[pa.Table]):
-    """Writes rows with imported answers.
-
-    Attributes:
-        matched: the answers for each split.
-        reader: the reader of the students' tokenizer.
-    """
+    """Writes rows with imported answers."""
 
     title: ClassVar = "import"
 
@@ -164,11 +146,9 @@ class ImportJob(RowJob[pa.Table]):
     reader: TextReader
 
     def count(self, rows: Rows, shard: Shard) -> int:
-        """See `RowJob`."""
         return shard.stop - shard.start
 
     def read(self, rows: Rows, shard: Shard) -> Iterator[pa.Table]:
-        """See `RowJob`."""
         matched = self.matched[shard.split]
         first, last = np.searchsorted(matched.source_row_M, [shard.start, shard.stop])
         yield rows.read(shard).take(pa.array(matched.source_row_M[first:last] - shard.start))
@@ -176,7 +156,6 @@ class ImportJob(RowJob[pa.Table]):
     def tables(
         self, rows: Rows, shard: Shard, batches: Iterator[pa.Table], advance: Advance, statistics: Statistics
     ) -> Iterator[pa.Table]:
-        """See `RowJob`."""
         matched = self.matched[shard.split]
         first, last = np.searchsorted(matched.source_row_M, [shard.start, shard.stop])
         for answered in batches:
@@ -210,18 +189,7 @@ def staged_record(
     file_sha256: str,
     command: str,
 ) -> SetRecord:
-    """Describes the set of a file of answers. Its fingerprint covers everything that determines rows and logits.
-
-    Args:
-        config: the command's settings.
-        task: the task of the answers.
-        source: the rows of the splits with answers.
-        answers: of the file.
-        missing: rows without an answer, by split.
-        tokenizer: the students' tokenizer.
-        file_sha256: hash of the file.
-        command: the command line.
-    """
+    """Describes the set of a file of answers. Its fingerprint covers everything that determines rows and logits."""
     ids = tokenizer_record(tokenizer)
     splits = {
         split: part.model_copy(update={"absent": missing[split]}) for split, part in split_records(task, source).items()
@@ -279,8 +247,7 @@ def _notes(config: ImportSettings, answers: Answers, missing: dict[str, int]) ->
 def read_tokenizer(path: Path) -> Tokenizer:
     """Returns a tokenizer of the user's choice, with the same checks as those of sets.
 
-    Args:
-        path: a ``tokenizer.json``, or a folder with one.
+    The path is a ``tokenizer.json``, or a folder with one.
 
     Raises:
         ConfigError: if there is no tokenizer.

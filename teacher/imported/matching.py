@@ -22,12 +22,7 @@ KEYS = ("split", "source_row")
 
 @dataclass(frozen=True)
 class Matched:
-    """The rows of a split with an answer.
-
-    Attributes:
-        source_row_M: their numbers, ascending.
-        logits_MC: float32, their answers.
-    """
+    """The numbers of the rows of a split with an answer, ascending, and their logits in float32."""
 
     source_row_M: Ints
     logits_MC: Floats
@@ -35,12 +30,6 @@ class Matched:
 
 def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dict[str, Matched], int]:
     """Returns the rows of each split with an answer, and the number of answers without a row of the task.
-
-    Args:
-        answers: of the file.
-        place: the file, for messages.
-        task: the task.
-        source: its rows.
 
     Raises:
         DataError: if the file has neither keys nor texts, if a key or a text has two answers, if a text differs from

@@ -13,6 +13,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from pipeline import console
 from pipeline.arrays import Ragged
+from pipeline.devices import to_device
 from pipeline.errors import TeacherError
 from pipeline.text.tokenizer import Tokenized
 from teacher.models.loaded import LoadedModel
@@ -32,12 +33,9 @@ class NotFiniteError(TeacherError):
 
 @contextmanager
 def naming_rows(inputs: Sequence[Tokenized], rows: pa.Table, splits: str) -> Iterator[None]:
-    """Turns a `NotFiniteError` into a TeacherError with the row of the task, and its text.
+    """Turns a `NotFiniteError` in the block into a TeacherError with the row of the task, its text and its split.
 
-    Args:
-        inputs: the teacher's inputs in the block.
-        rows: the rows of the inputs, in the same order.
-        splits: their split or splits.
+    ``rows`` are the rows of the inputs, in the same order.
     """
     try:
         yield
@@ -54,14 +52,7 @@ def tokens_per_batch(device: torch.device, wanted: int | None = None) -> int:
 
 
 def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int]], None]) -> None:
-    """Calls ``run`` with the row numbers of each batch.
-
-    A batch that does not fit into memory is split and tried again.
-
-    Args:
-        lengths: tokens per row.
-        max_tokens: maximum number of padded tokens per batch.
-        run: does the work.
+    """Calls ``run`` with the row numbers of each batch. A batch that does not fit into memory is split and tried again.
 
     Raises:
         TeacherError: if a single row does not fit into memory.
@@ -90,7 +81,7 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
 
 
 def collate(model: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
-    """Returns padded ``input_ids``, ``attention_mask``, and ``token_type_ids`` if used, [B, L] int64."""
+    """Returns padded ``input_ids``, ``attention_mask``, and ``token_type_ids`` if used, [B, L] int64, on its device."""
     rows = range(len(inputs))
     ids = Ragged.of([row.ids for row in inputs])
     ids_BL = torch.from_numpy(ids.padded(rows, model.tokens.pad_id))
@@ -98,7 +89,14 @@ def collate(model: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.
     batch = {"input_ids": ids_BL, "attention_mask": attention_BL.long()}
     if model.tokens.reads_token_types:
         batch["token_type_ids"] = torch.from_numpy(Ragged.of([row.type_ids for row in inputs]).padded(rows, 0))
-    return batch
+    return {name: to_device(values, model.model.device) for name, values in batch.items()}
+
+
+def framed(model: LoadedModel, ids: Ragged) -> list[Tokenized]:
+    """Returns single sequences as a model reads them, special tokens included."""
+    before, after = model.tokens.frame
+    rows = [[*before, *row, *after] for row in ids.lists()]
+    return [Tokenized(row, [0] * len(row), own, []) for row, own in zip(rows, ids.lists(), strict=True)]
 
 
 # An additional batch costs as much time as a sixteenth of a full one. Measured on CPUs, between the values of fp32 and

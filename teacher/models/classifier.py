@@ -1,9 +1,15 @@
-"""Loads classifiers as teachers, and checks that they fit the task before they run."""
+"""Loads classifiers as teachers, checks that they fit the task, and computes their logits of texts or tokens.
 
-from collections.abc import Sequence
+Shapes: N inputs, W windows, B batch, L tokens with special ones, T tokens of all inputs, C logits.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -12,11 +18,16 @@ from transformers import (
 )
 
 from pipeline import console
+from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, TeacherError
+from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.sets.record_parts import WindowsRecord
 from pipeline.tasks.target import TARGET_TYPES, Target, target_of_width
 from pipeline.tasks.task import Task
+from pipeline.text.tokenizer import Tokenized
 from pipeline.text.windows import Windows
+from pipeline.text.word_pieces import Pieces, read_pieces
+from teacher.models.batches import NotFiniteError, collate, framed, naming_rows, run_batches
 from teacher.models.label_order import label_places, stated_labels
 from teacher.models.loaded import (
     LoadedModel,
@@ -29,6 +40,7 @@ from teacher.models.loaded import (
 
 MULTI_LABEL = TARGET_TYPES["labels"].problem_type
 TEXTS, WORDS = "texts", "words"
+Advance = Callable[[int], None]  # called with the number of finished rows
 HEADS = {TEXTS: AutoModelForSequenceClassification, WORDS: AutoModelForTokenClassification}
 SUFFIXES = {TEXTS: "ForSequenceClassification", WORDS: "ForTokenClassification"}  # of transformers' class names
 
@@ -86,10 +98,6 @@ def load_teacher(
 def load_any_teacher(name: str, max_seq_length: int) -> Teacher:
     """Loads a fine-tuned classifier of texts without its task: its labels are named and ordered by its config.
 
-    Args:
-        name: hub id or folder.
-        max_seq_length: longest input that it will be given, in tokens.
-
     Raises:
         ConfigError: if the model does not read such long inputs.
         DataError: if the model cannot be found or read.
@@ -124,29 +132,37 @@ def _stated_names(config: Any) -> tuple[str, ...]:
 def outputs(
     task: Task, name: str, config: Any, teacher_labels: Sequence[str]
 ) -> tuple[Target, tuple[str, ...], tuple[int, ...]]:
-    """Returns the meaning of a teacher's outputs, their names in its own order, and the output for each logit.
-
-    Args:
-        task: the task of the logits.
-        name: the name of the teacher.
-        config: the teacher's transformers config.
-        teacher_labels: its order of labels by the user. Empty if not given.
-
-    Raises:
-        ConfigError: if the given labels differ from the task's.
-        TeacherError: if the outputs do not fit the task.
-    """
-    _check_head(task, name, config)
-    _check_problem_type(task, name, getattr(config, "problem_type", None))
+    """Returns the meaning of a teacher's outputs, their names in its own order, and the output for each logit."""
+    needs, problem_type = _labels(task), getattr(config, "problem_type", None)
+    # The weights of a teacher of texts load into one of words, and vice versa.
+    if any(_is_called(config, SUFFIXES[has]) for has in HEADS.keys() - {needs}):
+        has = WORDS if needs == TEXTS else TEXTS
+        raise TeacherError(
+            f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
+        )
+    if problem_type == MULTI_LABEL and task.type != "multilabel":
+        raise TeacherError(
+            f"teacher {name}: decides each label independently ({problem_type}), but {task.name!r} is a "
+            f"{task.type} task, so its logits would be misinterpreted. If a row may have any number of labels, "
+            "write `type: multilabel` into the manifest"
+        )
+    if task.type == "multilabel" and problem_type not in (None, MULTI_LABEL):
+        raise TeacherError(
+            f"teacher {name}: chooses a single label ({problem_type}), but rows of the multilabel task "
+            f"{task.name!r} may have any number. Fine-tune a teacher with `distill finetune-teacher`."
+        )
     labels = _stated_names(config)
     if not teacher_labels:
         _check_label_numbers(name, config, labels)
     # A regression teacher may have one output or one per bin, so the number of outputs decides what they mean.
     target = target_of_width(task, config.num_labels)
     if target is None:
+        needed = f"{len(task.labels)} ({', '.join(task.labels)})"
+        if task.type == "regression":
+            needed = "1 (the score)" + (f" or {task.bins.count} (its bins)" if task.bins else "")
         raise TeacherError(
             f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} "
-            f"needs {_widths(task)}. Use a teacher that was fine-tuned for this task"
+            f"needs {needed}. Use a teacher that was fine-tuned for this task"
         )
     return target, *_label_order(task, target, name, labels, teacher_labels)
 
@@ -190,16 +206,6 @@ def _check_label_numbers(name: str, config: Any, labels: Sequence[str]) -> None:
 def _labels(task: Task) -> str:
     """Returns what the classifiers of a task label, as a key of `HEADS`."""
     return WORDS if task.type == "token_labels" else TEXTS
-
-
-def _check_head(task: Task, name: str, config: Any) -> None:
-    """Refuses a teacher of texts for a task of words and vice versa, because the weights of one load into the other."""
-    needs = _labels(task)
-    for has in HEADS.keys() - {needs}:
-        if _is_called(config, SUFFIXES[has]):
-            raise TeacherError(
-                f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
-            )
 
 
 def warn_of_missing_head(task: Task, name: str, config: Any) -> None:
@@ -257,22 +263,111 @@ def _label_order(
     return labels, order
 
 
-def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None:
-    """Refuses a teacher whose config has another problem type than the task. A missing problem type is accepted."""
-    if problem_type == MULTI_LABEL and task.type != "multilabel":
-        raise TeacherError(
-            f"teacher {name}: decides each label independently ({problem_type}), but {task.name!r} is a "
-            f"{task.type} task, so its logits would be misinterpreted. If a row may have any number of labels, "
-            "write `type: multilabel` into the manifest"
-        )
-    if task.type == "multilabel" and problem_type not in (None, MULTI_LABEL):
-        raise TeacherError(
-            f"teacher {name}: chooses a single label ({problem_type}), but rows of the multilabel task "
-            f"{task.name!r} may have any number. Fine-tune a teacher with `distill finetune-teacher`."
-        )
+def no_progress(rows: int) -> None:
+    """Shows nothing."""
 
 
-def _widths(task: Task) -> str:
-    if task.type != "regression":
-        return f"{len(task.labels)} ({', '.join(task.labels)})"
-    return "1 (the score)" + (f" or {task.bins.count} (its bins)" if task.bins else "")
+def teacher_logits(
+    teacher: Teacher, inputs: Sequence[Tokenized], max_tokens: int, advance: Advance = no_progress
+) -> Floats:
+    """Returns the teacher's logits of inputs, in batches of similar lengths. Call it inside `inference_mode`.
+
+    For an input that the teacher reads by windows, they are the mean over its windows.
+
+    Args:
+        teacher: the teacher on its device.
+        inputs: tokenised inputs, N of them.
+        max_tokens: maximum number of padded tokens per batch.
+        advance: called with the number of rows after each batch.
+
+    Returns:
+        logits_NC: float32, before softmax, rows as ``inputs``, columns in the task's label order.
+
+    Raises:
+        NotFiniteError: if a logit is not finite.
+        TeacherError: if a single row does not fit the memory.
+    """
+    if teacher.windows is None:
+        logits_NC = _logits(teacher, inputs, max_tokens, lambda batch: advance(len(batch)))
+    else:
+        windows_N = [teacher.windows.split(row) for row in inputs]
+        starts_N = np.cumsum([0, *map(len, windows_N)])[:-1]
+        windows = [window for row in windows_N for window in row]
+        logits_WC = _logits(teacher, windows, max_tokens, lambda batch: advance(int(np.isin(batch, starts_N).sum())))
+        counts_N = np.diff([*starts_N, len(logits_WC)])
+        # Sums in float64 round less than a float32 logit can show, however many windows there are.
+        sums_NC = np.add.reduceat(logits_WC.astype(np.float64), starts_N) if len(starts_N) else logits_WC
+        logits_NC = (sums_NC / counts_N[:, None]).astype(np.float32)
+    finite_N = np.isfinite(logits_NC).all(axis=1)
+    if not finite_N.all():
+        row = int(np.flatnonzero(~finite_N)[0])
+        raise _not_finite(teacher, logits_NC[row], inputs[row])
+    return logits_NC
+
+
+def token_logits(
+    teacher: Teacher, inputs: Sequence[Tokenized], max_tokens: int, advance: Advance = no_progress
+) -> Floats:
+    """Returns the logits_TC of every token of inputs, without special tokens. Call it inside `inference_mode`."""
+    starts = np.cumsum([0, *(len(row.ids1) for row in inputs)])
+    first = len(teacher.tokens.frame[0])
+    logits_TC = np.empty((int(starts[-1]), teacher.target.num_logits), dtype=np.float32)
+
+    def run(batch: list[int]) -> None:
+        logits_BLC = forward(teacher, [inputs[row] for row in batch]).cpu().numpy()[:, :, list(teacher.order)]
+        for row, logits_LC in zip(batch, logits_BLC, strict=True):
+            length = starts[row + 1] - starts[row]
+            logits_TC[starts[row] : starts[row + 1]] = logits_LC[first : first + length]
+        advance(len(batch))
+
+    run_batches([len(row.ids) for row in inputs], max_tokens, run)
+    finite_T = np.isfinite(logits_TC).all(axis=1)
+    if not finite_T.all():
+        token = int(np.flatnonzero(~finite_T)[0])
+        row = int(np.searchsorted(starts, token, side="right")) - 1
+        raise _not_finite(teacher, logits_TC[token], inputs[row])
+    return logits_TC
+
+
+def pieces_of(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Pieces:
+    """Returns labelled sentences in the teacher's tokens, truncated to its maximum length."""
+    room = max_seq_length - teacher.tokens.num_special
+    return read_pieces(teacher.reader, rows.column("sentence1").to_pylist(), room)
+
+
+def labelled_words(teacher: Teacher, rows: pa.Table, max_seq_length: int, split: str, max_tokens: int) -> LabelledWords:
+    """Returns labelled sentences with the teacher's logits. Call it inside `inference_mode`."""
+    pieces = pieces_of(teacher, rows, max_seq_length)
+    inputs = framed(teacher, pieces.ids)
+    with naming_rows(inputs, rows, split):
+        logits_TC = token_logits(teacher, inputs, max_tokens)
+    return LabelledWords.of(teacher.target.names, rows.column("sentence1"), rows.column("label"), pieces, logits_TC)
+
+
+def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> torch.Tensor:
+    """Returns the logits of a forward pass, [B, C] or [B, L, C], in the teacher's own order, float32, on its device."""
+    logits: torch.Tensor = teacher.model(**collate(teacher, inputs)).logits.float()
+    return logits
+
+
+def _logits(
+    teacher: Teacher, inputs: Sequence[Tokenized], max_tokens: int, advance: Callable[[list[int]], None]
+) -> Floats:
+    """Returns logits of inputs without windows. ``advance`` is called with the row numbers of each batch."""
+    logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
+    # Kept on the device: a copy per batch would stall the GPU.
+    outputs: list[tuple[list[int], torch.Tensor]] = []
+
+    def run(batch: list[int]) -> None:
+        outputs.append((batch, forward(teacher, [inputs[row] for row in batch])))
+        advance(batch)
+
+    run_batches([len(row.ids) for row in inputs], max_tokens, run)
+    if outputs:
+        rows = [row for batch, _ in outputs for row in batch]
+        logits_NC[rows] = torch.cat([part for _, part in outputs]).cpu().numpy()[:, list(teacher.order)]
+    return logits_NC
+
+
+def _not_finite(teacher: Teacher, logits_C: Floats, tokens: Tokenized) -> NotFiniteError:
+    return NotFiniteError(f"teacher {teacher.name}: outputs NaN or Inf, {logits_C.tolist()}", tokens)

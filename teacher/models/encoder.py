@@ -19,14 +19,13 @@ from transformers import AutoModel
 from transformers.utils import cached_file
 
 from pipeline import console
-from pipeline.arrays import Floats, Ragged, side_by_side
-from pipeline.devices import to_device
+from pipeline.arrays import Floats, Ragged
 from pipeline.errors import DataError, TeacherError
 from pipeline.sets.codec_text import Pooling
 from pipeline.sets.signals.side_files import EMBEDDINGS
-from pipeline.text.tokenizer import Tokenized, reported
+from pipeline.text.tokenizer import reported
 from pipeline.untrusted import parse_json
-from teacher.models.batches import collate, run_batches
+from teacher.models.batches import collate, framed, run_batches
 from teacher.models.loaded import (
     LoadedModel,
     load_config,
@@ -41,11 +40,7 @@ POOLING_FILE = "1_Pooling/config.json"  # written by sentence-transformers
 
 @dataclass(frozen=True)
 class SentenceEncoder(LoadedModel):
-    """An encoder of sentences.
-
-    Attributes:
-        pooling: how the tokens' last states become one vector.
-    """
+    """An encoder of sentences. Its pooling makes one vector of the tokens' last states."""
 
     pooling: Pooling
 
@@ -82,11 +77,7 @@ def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: 
 
 
 def stated_pooling(name: str, revision: str | None) -> Pooling | None:
-    """Returns the pooling that sentence-transformers saved with a model. None if it is missing or not supported.
-
-    Raises:
-        DataError: if its file cannot be read.
-    """
+    """Returns the pooling that sentence-transformers saved with a model. None if it is missing or not supported."""
     require_model_folder(name)
     with reported(f"teacher {name}: cannot be read", DataError):
         file = cached_file(name, POOLING_FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
@@ -103,27 +94,26 @@ def sentence_vectors(
 ) -> Floats:
     """Returns the pooled last states of sentences, in batches of similar lengths. Call it inside `inference_mode`.
 
-    Args:
-        encoder: the encoder on its device.
-        ids: the sentences without special tokens, N of them.
-        max_tokens: maximum number of padded tokens per batch.
-        advance: called with the number of sentences after each batch.
-
     Returns:
         vectors_NH: float32, the mean over all tokens of the encoder, including special ones, or the first state.
 
     Raises:
         TeacherError: if a number is not finite, or a single sentence does not fit into memory.
     """
-    before, after = encoder.tokens.frame
-    framed = side_by_side(Ragged.repeated(before, len(ids)), ids, Ragged.repeated(after, len(ids)))
     vectors_NH = np.empty((len(ids), encoder.width), dtype=np.float32)
 
     def run(batch: list[int]) -> None:
-        vectors_NH[batch] = _pooled(encoder, framed, batch).cpu().numpy()
+        inputs = collate(encoder, framed(encoder, ids.take(batch)))
+        # The mean over many tokens is computed in float32, because 16-bit sums would lose digits.
+        states_BLH = encoder.model(**inputs).last_hidden_state.float()
+        pooled_BH = states_BLH[:, 0]
+        if encoder.pooling == "mean":
+            weights_BL1 = inputs["attention_mask"].float().unsqueeze(2)
+            pooled_BH = (states_BLH * weights_BL1).sum(dim=1) / weights_BL1.sum(dim=1)
+        vectors_NH[batch] = pooled_BH.cpu().numpy()
         advance(len(batch))
 
-    run_batches(framed.lengths.tolist(), max_tokens, run)
+    run_batches((ids.lengths + encoder.tokens.num_special).tolist(), max_tokens, run)
     if not np.isfinite(vectors_NH).all():
         raise TeacherError(
             f"teacher {encoder.name}: outputs NaN or Inf. fp16 overflows with some models. Try --precision bf16 or fp32"
@@ -131,36 +121,13 @@ def sentence_vectors(
     return vectors_NH
 
 
-def _pooled(encoder: SentenceEncoder, framed: Ragged, batch: list[int]) -> torch.Tensor:
-    """Returns vectors [B, H] of one forward pass, float32, on the encoder's device."""
-    ids_BL = torch.from_numpy(framed.padded(batch, encoder.tokens.pad_id))
-    lengths_B = torch.from_numpy(framed.lengths[batch])
-    attention_BL = (torch.arange(ids_BL.shape[1]) < lengths_B[:, None]).long()
-    inputs = {"input_ids": ids_BL, "attention_mask": attention_BL}
-    if encoder.tokens.reads_token_types:
-        inputs["token_type_ids"] = torch.zeros_like(ids_BL)
-    inputs = {name: to_device(values, encoder.model.device) for name, values in inputs.items()}
-    # The mean over many tokens is computed in float32, because 16-bit sums would lose digits.
-    states_BLH = encoder.model(**inputs).last_hidden_state.float()
-    if encoder.pooling == "cls":
-        first_BH: torch.Tensor = states_BLH[:, 0]
-        return first_BH
-    weights_BL1 = inputs["attention_mask"].float().unsqueeze(2)
-    mean_BH: torch.Tensor = (states_BLH * weights_BL1).sum(dim=1) / weights_BL1.sum(dim=1)
-    return mean_BH
-
-
 def token_vectors(
     model: LoadedModel, vocabulary_size: int, max_tokens: int, advance: Callable[[int], None] = lambda rows: None
 ) -> Floats:
     """Returns a vector of each vocabulary entry, encoded alone between the special tokens of a single sentence.
 
-    Args:
-        model: the model on its device. Call this inside `inference_mode`. A teacher's vector is the entry's state below
-            the first layer. A `SentenceEncoder`'s vector is that of a sentence with only this entry.
-        vocabulary_size: V.
-        max_tokens: most tokens per batch.
-        advance: called with the number of entries after each batch.
+    Call it inside `inference_mode`. A teacher's vector is the entry's state below the first layer. A
+    `SentenceEncoder`'s vector is that of a sentence with only this entry.
 
     Returns:
         vector_VW: float32, by id, each within the range of float16.
@@ -168,11 +135,11 @@ def token_vectors(
     Raises:
         TeacherError: if a number is not finite in float16, or a single entry does not fit into memory.
     """
+    alone = Ragged(np.arange(vocabulary_size), np.arange(vocabulary_size + 1))
     if isinstance(model, SentenceEncoder):
-        alone = Ragged(np.arange(vocabulary_size), np.arange(vocabulary_size + 1))
         vector_VW = sentence_vectors(model, alone, max_tokens, advance)
     else:
-        vector_VW = _embeddings(model, vocabulary_size, max_tokens, advance)
+        vector_VW = _embeddings(model, alone, max_tokens, advance)
     # NaN fails the comparison as well, so one check finds NaN, Inf and numbers too large for float16.
     finite_V = (np.abs(vector_VW) <= np.finfo(np.float16).max).all(axis=1)
     if not finite_V.all():
@@ -187,32 +154,24 @@ def token_vectors(
 def has_states(teacher: LoadedModel) -> bool:
     """Whether the model's encoder returns hidden states. Call this inside `inference_mode`."""
     is_head = teacher.model.base_model is not teacher.model
-    return is_head and isinstance(getattr(_hidden_states(teacher, [_alone(teacher, 0)]), "hidden_states", None), tuple)
+    return is_head and isinstance(getattr(_hidden_states(teacher, Ragged.of([[0]])), "hidden_states", None), tuple)
 
 
-def _embeddings(teacher: LoadedModel, vocabulary_size: int, max_tokens: int, advance: Callable[[int], None]) -> Floats:
+def _embeddings(teacher: LoadedModel, alone: Ragged, max_tokens: int, advance: Callable[[int], None]) -> Floats:
     outputs: list[tuple[list[int], torch.Tensor]] = []
 
     def run(batch: list[int]) -> None:
-        state_BLW = _hidden_states(teacher, [_alone(teacher, number) for number in batch]).hidden_states[EMBEDDINGS]
+        state_BLW = _hidden_states(teacher, alone.take(batch)).hidden_states[EMBEDDINGS]
         outputs.append((batch, state_BLW[:, len(teacher.tokens.frame[0])].float()))
         advance(len(batch))
 
-    run_batches([1 + teacher.tokens.num_special] * vocabulary_size, max_tokens, run)
+    run_batches([1 + teacher.tokens.num_special] * len(alone), max_tokens, run)
     # Batches are not in the order of the vocabulary, and a batch that was split after running out of memory comes last.
     order = np.argsort([number for batch, _ in outputs for number in batch])
     vector_VW: Floats = torch.cat([part for _, part in outputs]).cpu().numpy()[order]
     return vector_VW
 
 
-def _alone(teacher: LoadedModel, number: int) -> Tokenized:
-    """Returns a vocabulary entry between the special tokens of a single sentence."""
-    before, after = teacher.tokens.frame
-    ids = [*before, number, *after]
-    return Tokenized(ids, [0] * len(ids), [number], [])
-
-
-def _hidden_states(teacher: LoadedModel, inputs: list[Tokenized]) -> Any:
+def _hidden_states(teacher: LoadedModel, ids: Ragged) -> Any:
     """Returns the output of the encoder below the head for inputs of the same length, with all hidden states."""
-    batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
-    return teacher.model.base_model(**batch, output_hidden_states=True)
+    return teacher.model.base_model(**collate(teacher, framed(teacher, ids)), output_hidden_states=True)

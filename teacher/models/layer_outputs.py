@@ -15,7 +15,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from pipeline.arrays import Floats
-from pipeline.devices import to_device
 from pipeline.errors import TeacherError
 from pipeline.sets.record_parts import LayersName
 from pipeline.text.tokenizer import Tokenized
@@ -47,13 +46,6 @@ def layer_outputs(
     advance: Callable[[int], None] = lambda rows: None,
 ) -> LayerOutputs:
     """Returns the outputs of layers for inputs, in batches of similar lengths. Call it inside `inference_mode`.
-
-    Args:
-        teacher: on its device.
-        inputs: tokenised inputs.
-        layers: which layers, by signal.
-        max_tokens: maximum number of padded tokens per batch.
-        advance: called with the number of rows after each batch.
 
     Returns: By signal and layer an array of float32 for each input, without padding: [L, H] for ``states``, [1, H] for
         ``cls``, [A, L, L] for ``attention`` and ``values``.
@@ -165,35 +157,24 @@ def _batch_outputs(
     states_BLH: Sequence[torch.Tensor],
 ) -> LayerOutputs:
     """Returns the outputs of layers for a batch."""
-    batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
-    teacher.model.base_model(**batch)
-    lengths = [len(row.ids) for row in inputs]
+    teacher.model.base_model(**collate(teacher, inputs))
     outputs: LayerOutputs = {}
     for name, numbers in layers.items():
-        if name in OF_ATTENTION:
-            outputs[name] = {layer: _of_pairs(attention.products[name, layer], lengths) for layer in numbers}
-        else:
-            first = [1] * len(lengths) if name == "cls" else lengths
-            outputs[name] = {layer: _of_tokens(states_BLH[layer], first) for layer in numbers}
-    for name, by_layer in outputs.items():
-        for layer, array_B in by_layer.items():
+        outputs[name] = {}
+        lengths = [1 if name == "cls" else len(row.ids) for row in inputs]
+        for layer in numbers:
+            # Padding is cut off, so that stored blocks do not depend on the batch a row was in.
+            if name in OF_ATTENTION:
+                block_BALL = attention.products[name, layer].cpu().numpy()
+                array_B = [block_BALL[row, :, :length, :length] for row, length in enumerate(lengths)]
+            else:
+                state_BLH = states_BLH[layer][:, : max(lengths)].float().cpu().numpy()
+                array_B = [state_BLH[row, :length] for row, length in enumerate(lengths)]
             for array, row in zip(array_B, inputs, strict=True):
                 if not np.isfinite(array).all():
                     raise NotFiniteError(f"teacher {teacher.name}: {name} of layer {layer} are NaN or Inf", row)
+            outputs[name][layer] = array_B
     return outputs
-
-
-def _of_tokens(state_BLH: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
-    """Returns the states of each row's tokens, without padding."""
-    state = state_BLH[:, : max(lengths)].float().cpu().numpy()
-    return [state[row, :length] for row, length in enumerate(lengths)]
-
-
-def _of_pairs(block_BALL: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
-    """Returns the numbers of each pair of a row's tokens, without padding."""
-    blocks = block_BALL.cpu().numpy()
-    # Padding is cut off, so that stored blocks do not depend on the batch a row was in.
-    return [blocks[row, :, :length, :length] for row, length in enumerate(lengths)]
 
 
 def _products(one_BALD: torch.Tensor, other_BALD: torch.Tensor, scaling: float) -> torch.Tensor:

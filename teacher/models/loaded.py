@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,6 @@ def refuse_longer_names(name: str, missing: Sequence[str], unexpected: Sequence[
 
     Wrappers of training add such prefixes: ``module.`` DataParallel, ``_orig_mod.`` torch.compile, ``model.``
     Lightning.
-
-    Args:
-        name: the name of the model.
-        missing: the missing weights.
-        unexpected: the weights in its files that the model does not have.
     """
     # Otherwise the message would be about missing weights, although they exist under other names.
     longer = next(((key, other) for key in missing for other in unexpected if other.endswith(f".{key}")), None)
@@ -80,7 +75,11 @@ def refuse_rounded(name: str, revision: str | None, model: Any) -> None:
     if getattr(model.config, "quantization_config", None) is not None:
         return
     parameters = [key for key, _ in model.named_parameters()]
-    for path in _files(name, revision):
+    found = (
+        cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False) for file in SAFE_WEIGHTS
+    )
+    first = next((path for path in found if path is not None), None)
+    for path in sorted(Path(first).parent.glob("model*.safetensors")) if first else ():
         with safe_open(path, framework="pt") as file:
             rounded = [key for key in file.keys() if file.get_slice(key).get_dtype() in ROUNDED]  # noqa: SIM118
         for key in rounded:
@@ -89,14 +88,6 @@ def refuse_rounded(name: str, revision: str | None, model: Any) -> None:
                     f"model {name}: its weights are rounded to 8 bits, {key} in {path.name}, without their "
                     "scales. Use the model before quantization."
                 )
-
-
-def _files(name: str, revision: str | None) -> Iterator[Path]:
-    for file in SAFE_WEIGHTS:
-        found = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
-        if found is not None:
-            yield from sorted(Path(found).parent.glob("model*.safetensors"))
-            return
 
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
@@ -165,6 +156,11 @@ class LoadedModel:
         return weights_sha256(self.model)
 
     @property
+    def base_model(self) -> str | None:
+        """The hub id of the model that it started from, if it is known."""
+        return base_model_of(self.name)
+
+    @property
     def num_parameters(self) -> int:
         """Number of the model's parameters."""
         return sum(p.numel() for p in self.model.parameters())
@@ -210,12 +206,6 @@ def base_model_of(name: str) -> str | None:
 def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length: int) -> LoadedTokenizer:
     """Returns a model's tokenizer, which has words, and only ids that the model has.
 
-    Args:
-        name: hub id or folder.
-        revision: hub revision.
-        config: the model's transformers config.
-        max_seq_length: maximum input length in tokens.
-
     Raises:
         ConfigError: if the model does not support such long inputs.
         DataError: if the tokenizer cannot be found or read.
@@ -234,7 +224,13 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
             f"model {name}: has no vocabulary, so every word would be unknown: none of {files} was found. "
             "`tokenizer.save_pretrained` writes them next to the model"
         )
-    _check_fit(name, config, tokenizer, max_seq_length)
+    size = vocabulary_size(tokenizer)
+    if size > config.vocab_size:
+        raise TeacherError(
+            f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model has only "
+            f"{config.vocab_size}. Tokenizer and model do not belong together"
+        )
+    require_positions(name, config, max_seq_length)
     # Sets, windows and students keep the beginning of a text.
     if wrapped.truncation_side != "right":
         raise TeacherError(
@@ -242,11 +238,17 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
             "truncates them on the right. If its texts are short, set `truncation_side` to right in its "
             "tokenizer_config.json"
         )
+    # Whether the model uses token types, independently of what its tokenizer offers.
+    classes = MODEL_MAPPING[type(config)]  # several for a few families
+    model = classes[0] if isinstance(classes, tuple) else classes
+    is_taken = (
+        "token_type_ids" in inspect.signature(model.forward).parameters and getattr(config, "type_vocab_size", 2) > 1
+    )
     return LoadedTokenizer(
         tokenizer=tokenizer,
         pad_id=int(wrapped.pad_token_id or 0),
         mask_id=wrapped.mask_token_id,
-        reads_token_types="token_type_ids" in wrapped.model_input_names and _takes_token_types(config),
+        reads_token_types="token_type_ids" in wrapped.model_input_names and is_taken,
         special_ids=special_ids,
         frame=frame_ids(tokenizer),
     )
@@ -256,12 +258,6 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
     """Returns a model in evaluation mode with float32 weights, and the names of missing weights.
 
     A weight of another size counts as missing. If ``settings`` allow it, the model has a new one.
-
-    Args:
-        auto_model: its class in transformers, such as ``AutoModelForMaskedLM``.
-        name: hub id or folder.
-        revision: hub revision.
-        settings: other arguments of ``from_pretrained``.
 
     Raises:
         DataError: if the weights cannot be found or read.
@@ -291,13 +287,7 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
 
 
 def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None:
-    """Raises TeacherError if a model lacks weights of its encoder, which do not include a pooler.
-
-    Args:
-        name: the name of the model.
-        missing: the missing weights. See `load_weights`.
-        prefix: the prefix of the encoder's weights.
-    """
+    """Raises TeacherError if a model lacks weights of its encoder, other than a pooler, whose names have a prefix."""
     lost = [w for w in missing if w.startswith(prefix) and not w.startswith(f"{prefix}pooler.")]
     if lost:
         raise TeacherError(
@@ -321,11 +311,6 @@ def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
         yield
 
 
-def head_settings(precision: str) -> dict[str, str]:
-    """Returns the settings of a set's fingerprint for the float32 head. Empty if everything is float32."""
-    return {} if precision == "fp32" else {"head": "fp32"}
-
-
 def keep_head_in_float32(model: Any) -> None:
     """Makes a classifier compute its layers after the encoder in float32, independent of `inference_mode`.
 
@@ -336,16 +321,20 @@ def keep_head_in_float32(model: Any) -> None:
     head = [] if encoder is model else [part for part in model.children() if part is not encoder]
     if getattr(encoder, "pooler", None) is not None:
         head.append(encoder.pooler)
+
+    def in_float32(forward: Callable[..., Any], hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
+        with torch.autocast(hidden.device.type, enabled=False):
+            return forward(hidden.float(), *more, **named)
+
     for part in head:
         # Patching forward keeps the module itself, so that names of weights, and thereby their hash, do not change.
-        part.forward = _in_float32(part.forward)
+        part.forward = partial(in_float32, part.forward)
 
 
 def require_model_folder(name: str) -> None:
     """Raises DataError for a folder that does not exist, has its model elsewhere, or has another format.
 
-    Args:
-        name: a folder. A hub id is accepted without checks.
+    A hub id is accepted without checks.
     """
     folder = Path(name)
     if name.startswith((".", "/")) and not folder.exists():
@@ -374,17 +363,6 @@ def require_model_folder(name: str) -> None:
         )
 
 
-def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int) -> None:
-    """Checks that the model has a row for every token and every position."""
-    size = vocabulary_size(tokenizer)
-    if size > config.vocab_size:
-        raise TeacherError(
-            f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model has only "
-            f"{config.vocab_size}. Tokenizer and model do not belong together"
-        )
-    require_positions(name, config, max_seq_length)
-
-
 def require_positions(name: str, config: Any, max_seq_length: int) -> None:
     """Raises ConfigError unless a model with this transformers config supports so many tokens."""
     positions = getattr(config, "max_position_embeddings", None)
@@ -395,24 +373,9 @@ def require_positions(name: str, config: Any, max_seq_length: int) -> None:
         raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} supports at most {positions}")
 
 
-def _takes_token_types(config: Any) -> bool:
-    """Returns whether a model uses ``token_type_ids``, independently of what its tokenizer offers."""
-    classes = MODEL_MAPPING[type(config)]  # several for a few families
-    model = classes[0] if isinstance(classes, tuple) else classes
-    return "token_type_ids" in inspect.signature(model.forward).parameters and getattr(config, "type_vocab_size", 2) > 1
-
-
 def _failure(name: str, part: str) -> str:
     place = "" if Path(name).is_dir() else " (there is no such folder, and the hub does not have it)"
     return f"model {name}: its {part} cannot be loaded{place}"
-
-
-def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def run(hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
-        with torch.autocast(hidden.device.type, enabled=False):
-            return forward(hidden.float(), *more, **named)
-
-    return run
 
 
 def _has(folder: Path, *files: str) -> bool:

@@ -66,11 +66,7 @@ def load_mlm_tokenizer(name: str, revision: str | None, max_seq_length: int) -> 
 def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_head: bool = False) -> MaskedLm:
     """Loads a masked LM and its tokenizer.
 
-    Args:
-        name: hub id or folder.
-        revision: hub revision.
-        max_seq_length: maximum input length in tokens.
-        new_head: whether to add a new prediction head to an encoder without one, for training.
+    With ``new_head``, an encoder without a prediction head gets a new one, for training.
 
     Raises:
         DataError: if the model cannot be found or read.

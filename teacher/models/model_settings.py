@@ -22,11 +22,7 @@ class ModelFlags(Settings):
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.", json_schema_extra=PLACE)
 
     def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
-        """Returns the teacher to load and its revision: the named one, or the default of the task or corpus.
-
-        Raises:
-            ConfigError: if there is no teacher.
-        """
+        """Returns the teacher to load and its revision: the named one, or the default of the task or corpus."""
         if self.model_name_or_path:
             return self.model_name_or_path, self.model_revision
         if subject.teacher is None:

@@ -20,9 +20,8 @@ from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
 from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
-from teacher.models.classifier import Teacher
+from teacher.models.classifier import Teacher, forward
 from teacher.models.loaded import LoadedTokenizer, inference_mode, keep_head_in_float32
-from teacher.models.teacher_logits import forward
 from tests.benchmarks.ratios import ratios
 
 ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3

@@ -15,8 +15,7 @@ from pipeline.sets.codecs import Codec
 from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
 from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, no_statistics, tokens_table
-from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
-from teacher.corpus.sequences import Sequences
+from teacher.corpus.sequences import MaskingPlan, Sequences, mask, uniform_weights
 from teacher.dumps.masked_words import encoded_predictions
 from teacher.models.batches import token_budget_batches, tokens_per_batch
 from teacher.models.loaded import inference_mode

@@ -16,12 +16,11 @@ from pipeline.sources import load_source, sentences
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.known_logits import Inputs, Known, LogitsJob
-from teacher.dump.records import LIBRARIES, of_task
-from teacher.dump.rows import Rows, all_shards
+from teacher.dump.rows import LIBRARIES, Rows, all_shards, of_task
 from teacher.dump.shard_jobs import Advance
 from teacher.dump.teacher_dump import TaskDump
-from teacher.models.classifier import Teacher
-from teacher.models.teacher_logits import framed, teacher_logits
+from teacher.models.batches import framed
+from teacher.models.classifier import Teacher, teacher_logits
 from teacher.settings import DumpSettings, LabelLogits
 from tests.helpers.toy_kind import SpanSet
 

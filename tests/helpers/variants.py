@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from pipeline.sets.record_parts import AugmentationRecord
 from teacher.augment.augment import augment
-from teacher.augment.augment_settings import AugmentSettings
+from teacher.augment.methods import AugmentSettings
 
 Changes = dict[str, Any]
 

@@ -15,10 +15,8 @@ from importlib.machinery import PathFinder
 
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 # the settings, which the command line turns into flags, and the methods that they choose from
-METHODS = ("augment_settings", "methods", "tinybert_words")
-ALLOWED = {"teacher", "teacher.settings", "teacher.finetune_settings", "teacher.augment"}
+ALLOWED = {"teacher", "teacher.settings", "teacher.finetune_settings", "teacher.augment", "teacher.augment.methods"}
 ALLOWED |= {"teacher.models", "teacher.models.model_settings"}
-ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
 ALLOWED |= {"teacher.imported", "teacher.imported.import_settings"}
 
 

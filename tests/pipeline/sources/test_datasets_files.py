@@ -15,7 +15,7 @@ from pipeline.sources.class_names import class_names
 from pipeline.sources.row_files import open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Corpus, Task
-from teacher.unlabelled.rows import find_texts
+from teacher.unlabelled import find_texts
 from tests.helpers.messages import naming
 from tests.helpers.own_tasks import task_of
 

@@ -17,7 +17,7 @@ from pipeline.tasks.task import Corpus, Task
 from student.predict.file import text_names
 from teacher.imported.answer_rows import ENDINGS, read_answers
 from teacher.imported.import_settings import ImportSettings
-from teacher.unlabelled.rows import find_texts
+from teacher.unlabelled import find_texts
 from tests.helpers.row_formats import PACKERS, WRITERS, fasttext
 
 PAGE = (Path(__file__).parents[3] / "docs" / "files.md").read_text(encoding="utf-8")

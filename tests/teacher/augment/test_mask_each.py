@@ -18,8 +18,7 @@ from student.data import load_dev
 from student.evaluate import evaluate
 from student.run_settings import EvaluateSettings
 from teacher.augment.augment import Augmentation, variants_for
-from teacher.augment.augment_settings import AugmentSettings
-from teacher.augment.methods import MaskEach, MaskPos
+from teacher.augment.methods import AugmentSettings, MaskEach, MaskPos
 from teacher.settings import TextLogits
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config

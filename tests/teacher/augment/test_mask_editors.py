@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import MissingDependencyError
-from teacher.augment.mask_editors import MaskPosEditor, Pools, Tagger, make_pools, pattern_tagger, words_in
-from teacher.augment.tinybert_words import MASK, Edited
+from teacher.augment.editors import Edited, MaskPosEditor, Pools, Tagger, make_pools, pattern_tagger, words_in
+from teacher.augment.methods import MASK
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")

@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.tasks.task import Task
-from teacher.augment.augment_settings import AugmentSettings
-from teacher.augment.methods import METHODS, MaskPos, TinyBert
+from teacher.augment.methods import METHODS, AugmentSettings, MaskPos, TinyBert
 from teacher.models.model_settings import ForwardFlags
 from tests.helpers.messages import naming
 

@@ -11,7 +11,7 @@ from tokenizers.models import BPE, WordPiece
 
 from pipeline.errors import TeacherError
 from teacher.augment.candidates import WordVectors, propose, whole_words
-from teacher.augment.tinybert_editor import Site
+from teacher.augment.editors import Site
 from teacher.models.masked_lm import MaskedLm, MlmTokenizer
 from tests.helpers.messages import naming
 

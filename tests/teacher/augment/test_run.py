@@ -27,8 +27,8 @@ from pipeline.tasks.task import Task
 from teacher.augment import candidates
 from teacher.augment import variants as variants_module
 from teacher.augment.augment import Augmentation, variants_for
-from teacher.augment.augment_settings import AugmentSettings
-from teacher.augment.tinybert_words import replaceable
+from teacher.augment.editors import replaceable
+from teacher.augment.methods import AugmentSettings
 from teacher.augment.variants import open_variants
 from teacher.dump.rows import COLUMNS, Rows
 from teacher.dumps import dump

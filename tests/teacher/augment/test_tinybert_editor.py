@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.parquet import parquet_writer
-from teacher.augment.tinybert_editor import SCHEMA, Site, Sites, TinyBertEditor, read_sites, table_of_sites
-from teacher.augment.tinybert_words import Edited
+from teacher.augment.editors import SITES_SCHEMA, Edited, Site, Sites, TinyBertEditor, read_sites, table_of_sites
 
 TEXT = ' The  Old dog\t"barks" , it \u2019s OLD . '
 
@@ -27,7 +26,7 @@ def kept(folder: Path, sites: Sequence[Sequence[Site]], cuts: Sequence[int] = ()
     bounds = [0, *cuts, len(sites)]
     paths = [folder / f"{number}.parquet" for number in range(len(bounds) - 1)]
     for path, start, stop in zip(paths, bounds[:-1], bounds[1:], strict=True):
-        with parquet_writer(path, SCHEMA, {}) as writer:
+        with parquet_writer(path, SITES_SCHEMA, {}) as writer:
             writer.write_table(table_of_sites(sites[start:stop]))
     return read_sites(paths)
 

@@ -10,10 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.arrays import Ragged
-from teacher.augment.mask_editors import MaskPosEditor, make_pools
-from teacher.augment.methods import BOTH, FIRST, SECOND, Editor, MaskPos, Sides, TinyBert
-from teacher.augment.tinybert_editor import Sites, TinyBertEditor
-from teacher.augment.tinybert_words import MASK
+from teacher.augment.editors import MaskPosEditor, Sites, TinyBertEditor, make_pools
+from teacher.augment.methods import BOTH, FIRST, MASK, SECOND, Editor, MaskPos, Sides, TinyBert
 from teacher.augment.variants import SCHEMA, make_variants
 
 SINGLES = ["A red dog .", ' it\u2019s "big"\tand  RED ', ""]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from teacher.augment.tinybert_words import STOP_WORDS, in_case_of, replaceable, spliced
+from teacher.augment.editors import STOP_WORDS, in_case_of, replaceable, spliced
 
 
 @pytest.mark.parametrize(

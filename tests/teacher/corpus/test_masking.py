@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrays import Ragged
-from teacher.corpus.masking import Masked, MaskingPlan, frequency_weights, mask, uniform_weights
-from teacher.corpus.sequences import Sequences
+from teacher.corpus.sequences import Masked, MaskingPlan, Sequences, frequency_weights, mask, uniform_weights
 
 SPECIAL, MASK_ID, VOCABULARY = [0, 1, 2, 3, 4], 4, 15
 UNIFORM = uniform_weights(VOCABULARY, SPECIAL)

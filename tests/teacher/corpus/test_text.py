@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from teacher.corpus.masking import MaskingPlan
+from teacher.corpus.sequences import MaskingPlan
 from teacher.corpus.text import SPLITS, Text, in_split, masking_plan
 from teacher.models.masked_lm import MlmTokenizer, load_mlm_tokenizer
 from teacher.settings import Masking

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-import teacher.dump.executor
+import teacher.dump.driver
+from pipeline.devices import processes
 from pipeline.errors import TeacherError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record_parts import Shard
-from teacher.dump.executor import Processes
+from teacher.dump.driver import Executor
 from teacher.dump.shard_jobs import ShardJob
 from teacher.dumps import dump
 from teacher.models.masked_lm import load_masked_lm
@@ -63,7 +64,7 @@ def test_what_layers_say_and_variants_are_those_of_one_process(
     flags = VARIANTS | layers | {"layers_of": "all"}
     plain = dump(dump_config(work, "opinion", tmp_path / "plain", **flags), "plain")
     assert plain is not None
-    by_driver = count_calls(monkeypatch, {"write": (teacher.dump.executor, "_write")})
+    by_driver = count_calls(monkeypatch, {"write": (teacher.dump.driver, "_write")})
     some = {"states": "0,1", "states_codec": "pca-8", "cls": "all", "layers_of": "all"}
     dump(dump_config(work, "opinion", store, **VARIANTS, **some, **RAY), "ray")
     assert len(by_driver) == 3 * len(plain.shards)
@@ -93,7 +94,7 @@ def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
 ) -> None:
     record, shards = opinion_set.record, list(opinion_set.record.shards)
     run = dump_config(work, "opinion", tmp_path, **RAY).run
-    executor = Processes.of(run.jobs, run.cluster)
+    executor = Executor(processes(), run.jobs.job, run.cluster)
     job = Failing(record, load_masked_lm(str(masked_lm), None, 32), "fp32", 100)
     with pytest.raises(TeacherError, match=naming(shards[0].path, "NaN")):
         executor.run(job, tmp_path, SimpleNamespace(hold=lambda shard: shard.index), shards)

@@ -20,11 +20,11 @@ from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, split_ta
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.settings import given
 from pipeline.text.tokenizer import require_known_ids
-from teacher.corpus.masking import mask
+from teacher.corpus.sequences import mask
 from teacher.corpus.text import masking_plan, require_known_words
 from teacher.dumps import dump, open_dump
 from teacher.models.masked_lm import load_masked_lm
-from teacher.settings import MaskedCopies
+from teacher.settings import MaskedWordFlags
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import corpus_config, text_for, vectors_config
 from tests.helpers.messages import naming
@@ -78,7 +78,7 @@ def test_rows_are_the_masking_of_the_corpus(work: Path, token_store: Path) -> No
     config = corpus_config(work, token_store, name="sampled")
     text = text_for(config)
     lm = load_masked_lm(str(work / "teachers" / "mlm"), None, 32)
-    plan = masking_plan(text, lm.tokens, MaskedCopies(), 2)
+    plan = masking_plan(text, lm.tokens, MaskedWordFlags(), 2)
     for split in SPLITS:
         expected = [
             (int(part.source_row_N[s]), int(part.piece_N[s]), int(copy), masked.ids[row].tolist())

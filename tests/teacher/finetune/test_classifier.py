@@ -25,11 +25,10 @@ from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
-from teacher.finetune.examples import classifier_loss, hold_out
+from teacher.finetune.tasks import classifier_loss, hold_out
 from teacher.finetune_settings import FinetuneSettings
-from teacher.models.classifier import load_teacher
+from teacher.models.classifier import load_teacher, teacher_logits
 from teacher.models.loaded import inference_mode
-from teacher.models.teacher_logits import teacher_logits
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.messages import naming

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.settings import given
-from teacher.corpus.masking import mask
+from teacher.corpus.sequences import mask
 from teacher.corpus.text import Text, masking_plan, open_text
 from teacher.finetune import masked_words
 from teacher.finetune.masked_words import TextBatches, evaluate_mlm, finetune_mlm

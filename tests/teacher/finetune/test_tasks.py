@@ -22,7 +22,7 @@ from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
 from teacher.dumps import dump
 from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
-from teacher.finetune.examples import training_source
+from teacher.finetune.tasks import training_source
 from teacher.finetune_settings import FinetuneSettings, FinetuneTasks
 from teacher.models.loaded import load_config
 from tests.helpers.commands import distill, invoke, kill_when

@@ -13,9 +13,8 @@ from pipeline.errors import TeacherError
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
 from teacher.models.batches import collate, naming_rows
-from teacher.models.classifier import Teacher
+from teacher.models.classifier import Teacher, teacher_logits
 from teacher.models.loaded import LoadedTokenizer
-from teacher.models.teacher_logits import teacher_logits
 
 PAD = 99
 

@@ -14,11 +14,10 @@ from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task
-from teacher.models.classifier import load_teacher, new_classifier
+from teacher.models.classifier import load_teacher, new_classifier, teacher_logits
 from teacher.models.encoder import load_encoder, sentence_vectors, token_vectors
 from teacher.models.loaded import inference_mode
 from teacher.models.masked_lm import load_masked_lm, predict_masked
-from teacher.models.teacher_logits import teacher_logits
 from tests.helpers.encoders import FAMILIES, POSITIONS, write_encoder
 from tests.helpers.messages import naming
 

@@ -15,10 +15,9 @@ from pipeline.parsing import names_of
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins, Task
 from pipeline.text.tokenizer import tokenize
-from teacher.models.classifier import load_teacher
+from teacher.models.classifier import load_teacher, teacher_logits
 from teacher.models.label_order import best_order, check_label_order, label_places
 from teacher.models.loaded import inference_mode
-from teacher.models.teacher_logits import teacher_logits
 from tests.helpers.messages import naming
 from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teacher.unlabelled.similarity import letters, near_copies, normalized, words_of
+from teacher.unlabelled import letters, near_copies, normalized, words_of
 
 DEV = "it 's a charming and often affecting journey through the past ."
 WORD = st.text(string.ascii_lowercase, min_size=1, max_size=3)
@@ -103,6 +103,6 @@ def test_it_is_symmetrical_and_of_itself_true(words: list[str], data: st.DataObj
 
 
 def test_more_texts_than_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teacher.unlabelled.similarity.TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("teacher.unlabelled.TEXTS_AT_ONCE", 2)
     texts = ["x", DEV, "y", "z", DEV.upper()]
     assert copies(texts, [DEV]) == [False, True, False, False, True]

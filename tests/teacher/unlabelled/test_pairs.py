@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teacher.unlabelled.similarity import neighbours, similar
+from teacher.unlabelled import neighbours, similar
 
 SENTENCES = [
     "the zebra ate green grass",
@@ -37,7 +37,7 @@ def test_each_sentence_meets_the_most_similar_one() -> None:
 
 
 def test_words_of_many_sentences_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teacher.unlabelled.similarity.MOST_SENTENCES", 2)
+    monkeypatch.setattr("teacher.unlabelled.MOST_SENTENCES", 2)
     assert unordered(similar(SENTENCES, 1)) == {
         frozenset({SENTENCES[0], SENTENCES[2]}),
         frozenset({SENTENCES[1], SENTENCES[3]}),

@@ -1,7 +1,12 @@
 """``teacher-dump --unlabelled``: adds rows of unlabelled text after the task's own rows of ``train``.
 
 Unlabelled text is in files with columns or lines, or in a corpus by name. The choice of rows is a function of the text,
-the task's rows and the settings. Shapes: N rows.
+the task's rows and the settings. Texts are compared by their words in NFKC and lower case, without punctuation.
+
+A student that is trained on near copies of dev rows would be evaluated on rows it has seen. A near copy has the same
+letters and digits, or it shares half of the word trigrams of the shorter text, if that has at least eight words.
+
+Shapes: N rows or texts, D others, K different trigrams of the others, W words.
 """
 
 import hashlib
@@ -15,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.sparse import csr_matrix
 from sentencex import segment
 
 from pipeline import console
-from pipeline.arrays import hashed
+from pipeline.arrays import Hashes, Ints, hashed
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record_parts import Setting, UnlabelledRecord
@@ -29,8 +35,7 @@ from pipeline.sources.saved_rows import row_files
 from pipeline.tasks.task import TRAIN, Task, corpus_names, load_corpus
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.windows import are_truncated
-from teacher.unlabelled.flags import PairsFrom, Unlabelled
-from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar
+from teacher.settings import PairsFrom, Unlabelled
 
 # Increase it when the same settings give other rows.
 RULES = 1
@@ -42,6 +47,19 @@ Places = tuple[tuple[str, int], ...]  # files, each with the number of its first
 TEXT = "text"  # the column of texts without the task's column names
 DOCUMENTS_PER_BLOCK = 64
 SPARE = 1.25  # factor on the requested rows, because some will be left out
+
+BETWEEN_WORDS = r"[^\p{L}\p{M}\p{N}]+"
+SHARED = 0.5  # share of the shorter text's trigrams
+FEWEST_WORDS = 8
+FEWEST_TRIGRAMS = FEWEST_WORDS - 2
+TEXTS_AT_ONCE = 8192
+# Words in more sentences are too common to indicate similarity.
+MOST_SENTENCES = 100
+SENTENCES_AT_ONCE = 4096
+# Integer weights, because float sums depend on the order of additions and so on the machine.
+WEIGHT_UNIT = 1024
+
+Pairs = tuple[list[str], list[str]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,7 @@ class Texts:
     description: str
     sha256: str
     columns: tuple[pa.Array, ...] = ()
-    places: tuple[tuple[str, int], ...] = ()
+    places: Places = ()
     documents: tuple[list[str], ...] = ()
 
 
@@ -71,12 +89,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pairs: bool | None) -> Texts:
     """Returns the text in a file or a folder, or of a corpus by name.
 
-    Args:
-        place: the value of ``--unlabelled``.
-        task: the task, whose columns the text may have.
-        max_rows: the requested number of rows, for a corpus.
-        seed: the seed for choosing a corpus's documents.
-        wants_pairs: whether there must be two columns, one column, or either.
+    ``wants_pairs``: whether there must be two columns, one column, or either.
 
     Raises:
         ConfigError: if there is no such place, or a corpus has no requested number of rows.
@@ -115,17 +128,13 @@ def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
 
 def _names(task: Task, found: Sequence[list[str]], wants_pairs: bool | None) -> list[tuple[str, ...]]:
     """Returns the accepted names of each column. For pairs, a single column of texts must be called ``text``."""
-    first = _distinct(*task.columns.sentence1, "sentence1")
+    first = tuple(dict.fromkeys([*task.columns.sentence1, "sentence1"]))
     if task.columns.sentence2 is None:
-        return [_distinct(*first, TEXT)]
-    pair = [first, _distinct(*task.columns.sentence2, "sentence2")]
+        return [tuple(dict.fromkeys([*first, TEXT]))]
+    pair = [first, tuple(dict.fromkeys([*task.columns.sentence2, "sentence2"]))]
     has_text = all(TEXT in names for names in found)
     is_pair = all(any(name in names for name in accepted) for accepted in pair for names in found)
     return [(TEXT,)] if wants_pairs is False or (wants_pairs is None and has_text and not is_pair) else pair
-
-
-def _distinct(*names: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 def _of_corpus(name: str, max_rows: int, seed: int) -> Texts:
@@ -152,11 +161,6 @@ def _of_corpus(name: str, max_rows: int, seed: int) -> Texts:
 
 def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Source, UnlabelledRecord]:
     """Adds rows without gold to ``train``, after the task's own.
-
-    Args:
-        task: the task.
-        source: its rows, of all splits.
-        wanted: the text, the number of rows, and the source of pairs.
 
     Raises:
         ConfigError: if there is no such place, or pairs are requested for single sentences.
@@ -231,20 +235,21 @@ def choose_rows(
 ) -> tuple[Mask, dict[str, int]]:
     """Chooses rows without gold: those with words that are neither near copies of dev rows nor repeated.
 
-    Args:
-        source: the task's rows, of all splits.
-        rows: the columns sentence1 and sentence2.
-        max_rows: how many at most.
-        seed: of the draw, if there are more.
-        places: the files of the rows, for warnings.
-
     Returns:
         Which rows are chosen [N], and the counts of other rows by reason.
     """
     normal = _normalized(rows)
     empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in normal])
-    _warn_empty(empty_N, places)
-    near_N = ~empty_N & _near_dev(source, normal)
+    starts = [start for _, start in places]
+    for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):
+        if empty_N[start:stop].any():
+            console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}. Left out")
+    dev = [table for split, table in source.splits.items() if split != TRAIN]
+    near_N = np.zeros(len(empty_N), dtype=bool)
+    if dev:
+        near_N = ~empty_N & near_copies(_joined(normal), _joined(_normalized(pa.concat_tables(dev))))
+    else:
+        console.warn(f"there are no rows of other splits than {TRAIN}, so near copies of dev rows cannot be left out")
     left_N = ~empty_N & ~near_N
     # Repeated texts would only weigh more in training, at the cost of a teacher's pass for each.
     chosen_N = left_N & _is_first(_normalized(source.splits[TRAIN]), normal, left_N)
@@ -255,15 +260,6 @@ def choose_rows(
         # one.
         chosen_N[chosen[np.argsort(hashed(seed, chosen), kind="stable")[max_rows:]]] = False
     return chosen_N, {name: int(count) for name, count in counts.items()}
-
-
-def _near_dev(source: Source, normal: list[pa.Array]) -> Mask:
-    """Returns which rows are near copies of rows of other splits than ``train`` [N]."""
-    dev = [table for split, table in source.splits.items() if split != TRAIN]
-    if not dev:
-        console.warn(f"there are no rows of other splits than {TRAIN}, so near copies of dev rows cannot be left out")
-        return np.zeros(len(normal[0]), dtype=bool)
-    return near_copies(_joined(normal), _joined(_normalized(pa.concat_tables(dev))))
 
 
 def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask:
@@ -292,14 +288,6 @@ def _keys(normal: list[pa.Array]) -> pa.Array:
     return _joined([letters(sentences) for sentences in normal])
 
 
-def _warn_empty(empty_N: Mask, places: Places) -> None:
-    """Warns about rows of files that are left out because they have no words."""
-    starts = [start for _, start in places]
-    for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):
-        if empty_N[start:stop].any():
-            console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}. Left out")
-
-
 def with_unlabelled(source: Source, rows: pa.Table) -> Source:
     """Returns a source with more rows without gold at the end of ``train``."""
     own = source.splits[TRAIN]
@@ -312,3 +300,137 @@ def with_unlabelled(source: Source, rows: pa.Table) -> Source:
     }
     both = pa.concat_tables([own, pa.table(columns).select(own.column_names).cast(own.schema)]).combine_chunks()
     return Source(source.description, source.splits | {TRAIN: both}, source.warnings, source.unlabelled + rows.num_rows)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of texts end to end: their texts by number, and the number of words of each text."""
+
+    flat: pa.Array
+    text_W: Ints
+    count_N: Ints
+
+
+def normalized(texts: pa.Array) -> pa.Array:
+    """Returns texts in NFKC and lower case, without punctuation, as words of letters and digits with spaces between."""
+    lower = pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC"))
+    return pc.utf8_trim_whitespace(pc.replace_substring_regex(lower, BETWEEN_WORDS, " "))
+
+
+def letters(normal: pa.Array) -> pa.Array:
+    """Returns the letters and digits of normalized texts without spaces, because the ends of words vary in spelling."""
+    return pc.replace_substring(normal, " ", "")
+
+
+def words_of(normal: pa.Array) -> Words:
+    """Returns the words of normalized texts."""
+    lists = pc.split_pattern(normal, " ")
+    count_N = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = lists.flatten()
+    # Splitting an empty text gives an empty word.
+    is_word_W = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)
+    text_W = np.repeat(np.arange(len(normal)), count_N)[is_word_W]
+    return Words(flat.filter(pa.array(is_word_W)), text_W, np.bincount(text_W, minlength=len(normal)))
+
+
+def near_copies(texts: pa.Array, others: pa.Array) -> Mask:
+    """Returns which normalized texts are near copies of any of the normalized others [N]."""
+    is_copy_N: Mask = pc.is_in(letters(texts), letters(others)).to_numpy(zero_copy_only=False)
+    # Trigrams with a word that the dev rows do not contain cannot be shared, so their vocabulary suffices.
+    words = words_of(others)
+    vocabulary = words.flat.unique()
+    key_T, other_T = _trigrams(words, vocabulary)
+    key_K, place_T = np.unique(key_T, return_inverse=True)
+    if not len(key_K):
+        return is_copy_N
+    trigrams_DK = _matrix(other_T, place_T, (len(others), len(key_K)))
+    parts = [
+        _overlaps(texts.slice(start, TEXTS_AT_ONCE), vocabulary, key_K, trigrams_DK, words.count_N - 2)
+        for start in range(0, len(texts), TEXTS_AT_ONCE)
+    ]
+    is_copy_N |= np.concatenate([np.zeros(0, dtype=bool), *parts])
+    return is_copy_N
+
+
+def _overlaps(texts: pa.Array, vocabulary: pa.Array, key_K: Hashes, trigrams_DK: csr_matrix, size_D: Ints) -> Mask:
+    """Returns which texts share enough trigrams with any of the others [N]."""
+    words = words_of(texts)
+    key_T, text_T = _trigrams(words, vocabulary)
+    place_T = np.searchsorted(key_K, key_T).clip(max=len(key_K) - 1)
+    known_T = key_K[place_T] == key_T
+    trigrams_NK = _matrix(text_T[known_T], place_T[known_T], (len(texts), len(key_K)))
+    # Texts with fewer known trigrams cannot reach the threshold, and skipping them keeps the product small.
+    enough_C = np.flatnonzero(trigrams_NK.getnnz(axis=1) >= SHARED * FEWEST_TRIGRAMS)
+    shared_CD = (trigrams_NK[enough_C] @ trigrams_DK.T).tocoo()
+    shorter = np.minimum((words.count_N - 2)[enough_C][shared_CD.row], size_D[shared_CD.col])
+    is_enough = (shorter >= FEWEST_TRIGRAMS) & (shared_CD.data >= SHARED * shorter)
+    is_copy_N = np.zeros(len(texts), dtype=bool)
+    is_copy_N[enough_C[shared_CD.row[is_enough]]] = True
+    return is_copy_N
+
+
+def _trigrams(words: Words, vocabulary: pa.Array) -> tuple[Hashes, Ints]:
+    """Returns the trigrams of known words as hashes, and the text of each."""
+    word_W = pc.fill_null(pc.index_in(words.flat, vocabulary), -1).to_numpy(zero_copy_only=False)
+    first, second, third = word_W[:-2], word_W[1:-1], word_W[2:]
+    is_one = (words.text_W[:-2] == words.text_W[2:]) & (first >= 0) & (second >= 0) & (third >= 0)
+    return hashed(first[is_one], second[is_one], third[is_one]), words.text_W[:-2][is_one]
+
+
+def _matrix(row_T: Ints, column_T: Ints, shape: tuple[int, int]) -> csr_matrix:
+    """Returns a matrix with ones where a text has a trigram."""
+    matrix = csr_matrix((np.ones(len(row_T), dtype=np.int32), (row_T, column_T)), shape=shape)
+    # csr_matrix adds up duplicates, but a trigram that occurs twice counts once.
+    matrix.data[:] = 1
+    return matrix
+
+
+def neighbours(documents: Sequence[Sequence[str]]) -> Pairs:
+    """Yields each sentence of a document with the next one."""
+    pairs = [pair for sentences in documents for pair in itertools.pairwise(sentences)]
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def similar(sentences: Sequence[str], seed: int) -> Pairs:
+    """Returns each sentence with the most similar one, and every pair once, in random order within the pair.
+
+    The similarity is Dice's coefficient with weights: twice the weight of common words by the weight of all words of
+    both. The weight of a word is the logarithm of its inverse document frequency, and very frequent words are ignored.
+    Equal sentences count as one. Sentences without such words are in no pair.
+    """
+    texts = normalized(pa.array(sentences, pa.string()))
+    encoded = letters(texts).dictionary_encode().indices.to_numpy()
+    place_N = np.sort(np.unique(encoded, return_index=True)[1])
+    first_P, second_P = _most_similar(texts.take(pa.array(place_N)))
+    swapped_P = (hashed(seed, first_P, second_P) & np.uint64(1)).astype(bool)
+    one_P, other_P = np.where(swapped_P, second_P, first_P), np.where(swapped_P, first_P, second_P)
+    return [sentences[k] for k in place_N[one_P]], [sentences[k] for k in place_N[other_P]]
+
+
+def _most_similar(texts: pa.Array) -> tuple[Ints, Ints]:
+    """Returns the sorted pairs of different texts, as their numbers with the lower one first."""
+    words = words_of(texts)
+    encoded = words.flat.dictionary_encode()
+    key = np.unique(np.stack([words.text_W, encoded.indices.to_numpy()]), axis=1)  # each word counts once per text
+    text_T, word_T = key
+    found_V = np.bincount(word_T, minlength=len(encoded.dictionary))
+    weight_V = np.round(WEIGHT_UNIT * np.log(len(texts) / found_V.clip(min=1))).astype(np.int64)
+    total_N = np.bincount(text_T, weights=weight_V[word_T], minlength=len(texts)).astype(np.int64)
+    counts_T = (found_V[word_T] > 1) & (found_V[word_T] <= MOST_SENTENCES)
+    place = (text_T[counts_T], word_T[counts_T])
+    shape = (len(texts), len(found_V))
+    has_NV = csr_matrix((np.ones(len(place[0]), dtype=np.int64), place), shape=shape)
+    weighted_NV = csr_matrix((weight_V[place[1]], place), shape=shape)
+    pairs = [np.zeros((2, 0), dtype=np.int64)]
+    for start in range(0, len(texts), SENTENCES_AT_ONCE):
+        shared = (weighted_NV[start : start + SENTENCES_AT_ONCE] @ has_NV.T).tocoo()
+        row_S, column_S = shared.row.astype(np.int64) + start, shared.col.astype(np.int64)
+        other = (row_S != column_S) & (shared.data > 0)
+        row_S, column_S, shared_S = row_S[other], column_S[other], shared.data[other]
+        alike_S = 2 * shared_S / (total_N[row_S] + total_N[column_S])
+        order = np.lexsort((column_S, -alike_S, row_S))  # among equally similar ones the first sentence wins
+        row_S, column_S = row_S[order], column_S[order]
+        best = np.flatnonzero(np.diff(row_S, prepend=-1))
+        pairs.append(np.sort(np.stack([row_S[best], column_S[best]]), axis=0))
+    first_P, second_P = np.unique(np.concatenate(pairs, axis=1), axis=1)
+    return first_P, second_P

@@ -1,1 +1,0 @@
-"""Text without gold, as rows that a task's teacher labels."""
