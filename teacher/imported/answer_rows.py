@@ -136,9 +136,14 @@ def read_answers(config: ImportSettings, task: Task) -> Answers:
         ConfigError: if the kind of answers is ambiguous, or does not fit the task or the flags.
         DataError: if the file cannot be read or has no answers, or listing every wrong answer.
     """
-    table, stated = _table(config)
+    is_numpy = config.file.suffix.lower() in ENDINGS
+    table, stated = read_arrays(config.file) if is_numpy else (open_rows(config.file).table(), ())
     kind = _kind(config, table)
-    target = _target(task, kind)
+    if kind == "score" and task.type != "regression":
+        raise ConfigError(
+            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give a probability for each label."
+        )
+    target = make_target(task, "classification" if kind != "score" else "regression")
     labels = names_of_outputs(config, target, stated)
     if target.has_label_lists and config.rest == "spread":
         raise ConfigError(
@@ -166,13 +171,6 @@ def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str
     for a in sorted(problems):
         rows_of[problems[a]].append(int(row_A[a]))
     return [(what, rows_in_words(rows)) for what, rows in rows_of.items()]
-
-
-def _table(config: ImportSettings) -> tuple[pa.Table, tuple[str, ...]]:
-    """Returns the rows of a file, and the names of its outputs if it has them."""
-    if config.file.suffix.lower() in ENDINGS:
-        return read_arrays(config.file)
-    return open_rows(config.file).table(), ()
 
 
 def names_of_outputs(config: ImportSettings, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
@@ -206,14 +204,6 @@ def _kind(config: ImportSettings, table: pa.Table) -> AnswersKind:
     return config.answers or there[0]
 
 
-def _target(task: Task, kind: AnswersKind) -> Target:
-    if kind == "score" and task.type != "regression":
-        raise ConfigError(
-            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give a probability for each label."
-        )
-    return make_target(task, "classification" if kind != "score" else "regression")
-
-
 def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
     """Returns numbers in the task's order, with NaN for missing labels, and the problems by answer."""
     order = label_places(target.names, labels)
@@ -229,8 +219,10 @@ def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> 
                     if not np.isnan(numbers_AC[a, place]):
                         raise ValueError(f"label {target.names[place]!r} is repeated in two spellings")
                     numbers_AC[a, place] = _number(number)
+            elif len(value) != len(labels):
+                raise ValueError(f"{len(value)} numbers, but there are {len(labels)} ({', '.join(labels)})")
             else:
-                numbers_AC[a] = _list(value, labels)[list(order)]
+                numbers_AC[a] = np.array([_number(number) for number in value])[list(order)]
         except ValueError as error:
             problems[a] = str(error)
     return numbers_AC, problems
@@ -252,12 +244,6 @@ def _parsed(value: Any) -> Any:
     if isinstance(answer, Mapping):
         return {name: number for name, number in answer.items() if number is not None}
     return answer if isinstance(answer, list) else [answer]
-
-
-def _list(answer: list[Any], labels: tuple[str, ...]) -> Floats64:
-    if len(answer) != len(labels):
-        raise ValueError(f"{len(answer)} numbers, but there are {len(labels)} ({', '.join(labels)})")
-    return np.array([_number(number) for number in answer])
 
 
 def _place(name: str, target: Target) -> int:

@@ -1,23 +1,27 @@
 """``distill import``: writes a file of any teacher's answers as a set of examples, without torch and transformers.
 
 The record of such a set lists the unknown facts about the teacher. Students use a given tokenizer, or one that is built
-from the words of the training texts.
+from the words of the training texts. Answers are matched to a task's rows by split and source row, or by text, and
+never by position.
+
+Shapes: A answers, M rows of a split with an answer, C logits.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.errors import ConfigError
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import read_small_file, require_space, sha256
 from pipeline.parsing import as_names
@@ -27,6 +31,7 @@ from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sources import Source, load_source, sentences
+from pipeline.sources.columns import plain_table, text_column
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import TRAIN, Task, load_task
 from pipeline.text.text_to_ids import TextReader
@@ -44,10 +49,10 @@ from teacher.dump.rows import Rows, all_shards, amount, split_records, task_reco
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers
 from teacher.imported.import_settings import ImportSettings
-from teacher.imported.matching import Matched, match
 from teacher.models.label_order import check_label_order
 
 LIBRARIES = ("distill-offline", "tokenizers", "pyarrow")
+KEYS = ("split", "source_row")
 PRECISION = "unknown"
 MAX_WORDS, LEAST_COUNT = 30_000, 2
 
@@ -69,6 +74,14 @@ class Imported:
     unanswered: int
     unused: int
     missing: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The numbers of the rows of a split with an answer, ascending, and their logits in float32."""
+
+    source_row_M: Ints
+    logits_MC: Floats
 
 
 def import_answers(config: ImportSettings, command: str) -> Imported:
@@ -104,8 +117,16 @@ class ImportDump(Dump):
         self.source = Source(source.description, splits, source.warnings)
         # The commonest mistake in files of answers is another order of labels, so it is looked for before anything is
         # written.
-        _check_labels(config, self.answers, self.matched, self.source)
-        tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer else tokenizer_of_texts(_texts(source))
+        for split, part in self.matched.items():
+            gold = gold_arrays(self.answers.target, splits[split].take(pa.array(part.source_row_M)))
+            labels, is_stated = self.answers.labels, bool(config.teacher_labels)
+            check_label_order(self.answers.target, config.teacher, labels, part.logits_MC, *gold, is_stated)
+        if config.tokenizer:
+            tokenizer = read_tokenizer(config.tokenizer)
+        else:
+            read = [source.splits[TRAIN]] if TRAIN in source.splits else list(source.splits.values())
+            texts = chain.from_iterable(part for rows in read for part in sentences(rows) if part is not None)
+            tokenizer = tokenizer_of_texts(texts)
         self.reader = TextReader.of(tokenizer)
         if config.tokenizer:
             first = next(iter(self.source.splits.values())).slice(0, KNOWN_ROWS)
@@ -163,20 +184,6 @@ class ImportJob(RowJob[pa.Table]):
             hashes = text_hashes(answered, self.record.tokenizer.sha256)
             yield shard_table(self.record, shard, answered, hashes, inputs, matched.logits_MC[first:last])
             advance(shard.stop - shard.start)
-
-
-def _check_labels(config: ImportSettings, answers: Answers, matched: dict[str, Matched], source: Source) -> None:
-    """Checks the order of labels on the gold of every split, before anything is written."""
-    for split, part in matched.items():
-        gold = gold_arrays(answers.target, source.splits[split].take(pa.array(part.source_row_M)))
-        is_stated = bool(config.teacher_labels)
-        check_label_order(answers.target, config.teacher, answers.labels, part.logits_MC, *gold, is_stated)
-
-
-def _texts(source: Source) -> chain[str]:
-    """Yields the texts of the training rows, or of all rows without a train split."""
-    rows = [source.splits[TRAIN]] if TRAIN in source.splits else list(source.splits.values())
-    return chain.from_iterable(part for table in rows for part in sentences(table) if part is not None)
 
 
 def staged_record(
@@ -276,3 +283,103 @@ def tokenizer_of_texts(texts: Iterable[str]) -> Tokenizer:
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in ranked if counts[word] >= LEAST_COUNT][:MAX_WORDS]
     return wordpiece([*letters, *(f"##{letter}" for letter in letters), *words], strip_accents=False)
+
+
+def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dict[str, Matched], int]:
+    """Returns the rows of each split with an answer, and the number of answers without a row of the task.
+
+    Raises:
+        DataError: if the file has neither keys nor texts, if a key or a text has two answers, if a text differs from
+            that of the row with its key, or if no answer belongs to a row of the task.
+    """
+    table = plain_table(answers.table)  # Arrow cannot select rows of every other type
+    rows, by_key = table.take(pa.array(answers.row_A)), all(k in answers.table.column_names for k in KEYS)
+    texts = _texts_of(rows, place, task, is_needed=not by_key)
+    keys: Sequence[Hashable]
+    if by_key:
+        keys = _keys(rows, place, answers.row_A)
+        if texts is not None:
+            # Keys of another version of the data would match silently, so texts are compared wherever both exist.
+            _check_texts(keys, texts, place, answers.row_A, source)
+    else:
+        assert texts is not None, "asked for"
+        keys = texts
+    answer_of = _one_answer_each(keys, answers, place)
+    matched, used = {}, set[int]()
+    for split, split_rows in source.splits.items():
+        wanted = [(split, row) for row in range(split_rows.num_rows)] if by_key else _sentences(split_rows)
+        found = [(row, answer_of[key]) for row, key in enumerate(wanted) if key in answer_of]
+        used.update(a for _, a in found)
+        places = np.array([a for _, a in found], dtype=np.int64)
+        matched[split] = Matched(np.array([row for row, _ in found], dtype=np.int64), answers.logits_AC[places])
+    if not used:
+        what = "keys" if by_key else "texts"
+        raise DataError(
+            f"{place}: none of its {len(keys):,} {what} is in {source.description}. Check that these are the same data"
+        )
+    return matched, len(answer_of) - len(used)
+
+
+def _sentences(rows: pa.Table) -> list[tuple[str, str | None]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in ("sentence1", "sentence2")), strict=True))
+
+
+def _texts_of(rows: pa.Table, place: str, task: Task, is_needed: bool) -> list[tuple[str, str | None]] | None:
+    """Returns the texts of rows with an answer, or None if the file has no texts and they are not needed."""
+    columns, problems = dict[str, pa.Array](), list[str]()
+    for name, own in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
+        accepted = dict.fromkeys([*(own or ()), name])
+        if own is None:
+            columns[name] = pa.nulls(rows.num_rows, pa.string())
+        elif is_needed or any(column in rows.column_names for column in accepted):
+            columns[name] = text_column(rows, place, list(accepted), problems)
+        else:
+            return None
+    if problems and is_needed:
+        problems.append("Instead of texts, the columns split and source_row can identify the task's rows")
+    raise_all(DataError, place, [problem.removeprefix(f"{place}: ") for problem in problems])
+    return _sentences(pa.table(columns))
+
+
+def _keys(rows: pa.Table, place: str, row_A: Ints) -> list[tuple[str, int]]:
+    splits, numbers = (rows.column(name).to_pylist() for name in KEYS)
+    keys, problems = [], []
+    for row, split, number in zip(row_A.tolist(), splits, numbers, strict=True):
+        try:
+            keys.append((str(split), _as_integer(number)))
+        except (TypeError, ValueError, OverflowError):
+            problems.append(f"row {row}: source_row {number!r} is not a row's number")
+    raise_all(DataError, place, problems)
+    return keys
+
+
+def _as_integer(number: Any) -> int:
+    whole = int(number)
+    # 3.0 is accepted because CSV readers make floats of columns with gaps. 3.5 is an error.
+    if whole != float(number):
+        raise ValueError
+    return whole
+
+
+def _check_texts(keys: Sequence[Any], texts: Sequence[Any], place: str, row_A: Ints, source: Source) -> None:
+    own = {split: _sentences(rows) for split, rows in source.splits.items()}
+    problems = [
+        f"row {row}: its text differs from that of source row {number} of {split!r}: {text[0]!r}, there "
+        f"{theirs[number][0]!r}"
+        for row, (split, number), text in zip(row_A.tolist(), keys, texts, strict=True)
+        if 0 <= number < len(theirs := own.get(split, [])) and theirs[number] != text
+    ]
+    raise_all(DataError, place, problems)
+
+
+def _one_answer_each(keys: Sequence[Hashable], answers: Answers, place: str) -> dict[Hashable, int]:
+    """Returns the answer to each key. The same answer may be repeated."""
+    first, problems = dict[Hashable, int](), []
+    for a, key in enumerate(keys):
+        before = first.setdefault(key, a)
+        # The same answer twice is harmless. Two different ones would make the result depend on their order.
+        if before != a and not np.array_equal(answers.logits_AC[before], answers.logits_AC[a]):
+            rows = f"rows {answers.row_A[before]} and {answers.row_A[a]}"
+            problems.append(f"{rows}: two answers to {key!r}. Keep one")
+    raise_all(DataError, place, problems)
+    return first
