@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,6 +218,16 @@ class Proposer:
     forward: ForwardFlags
     settings: dict[str, Setting]
 
+    def sites(self, vectors: WordVectors | None, texts: list[str], advance: Callable[[int], None]) -> list[list[Site]]:
+        """Returns the candidates of sentences, computed in small batches."""
+        sites: list[list[Site]] = []
+        with inference_mode(self.lm.model.device, self.forward.precision):
+            for first in range(0, len(texts), SENTENCES_AT_ONCE):
+                some = texts[first : first + SENTENCES_AT_ONCE]
+                sites += propose(self.lm, self.words, vectors, some, self.num_candidates, self.forward.max_seq_length)
+                advance(len(some))
+        return sites
+
 
 def prepare_masked_lm(
     masked_lm: str, word_vectors: Path | None, num_candidates: int, forward: ForwardFlags
@@ -254,83 +264,42 @@ def find_sites(
     proposer: Proposer, sentences: pa.Array, state: PartialState, store: Path, cluster: RayFlags | None
 ) -> Sites:
     """Returns the candidates of all sentences. Each process computes its share of those that are not in the store."""
-    settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
-    # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.
-    work = Workspace(store / FOLDER / json_sha256(settings)[:16], settings)
-    parts = range_parts("sentences", len(sentences), SENTENCES_PER_PART)
-    make_folder(work.root)
-    my_parts = work.my_missing(parts, state)
-    if my_parts:
-        vectors = read_vectors(proposer.word_vectors) if proposer.word_vectors else None
-        find = partial(_propose, proposer, vectors)
-        total = sum(part.size for part in my_parts)
-        with console.progress(total, "candidates") as steps:
-            if cluster is None:
-                proposer.lm.model.to(state.device)
-                for part in stop_between(my_parts):
-                    work.write_table(
-                        part, table_of_sites(find(sentences[part.start : part.stop].to_pylist(), steps.advance))
-                    )
-            else:
-                _write_by_workers(cluster, CandidateTask(proposer.lm, find), sentences, work, my_parts, steps)
-    state.wait_for_everyone()
-    return read_sites([work.root / part.path for part in parts])
-
-
-def _write_by_workers(
-    cluster: RayFlags,
-    candidates: "CandidateTask",
-    sentences: pa.Array,
-    work: Workspace,
-    missing: list[RangePart],
-    steps: console.Steps,
-) -> None:
-    """Computes missing parts by workers on a Ray cluster, and writes them here."""
-
-    def take(part: RangePart) -> list[str]:
-        texts: list[str] = sentences[part.start : part.stop].to_pylist()
-        return texts
-
-    task = WorkerTask(_start, candidates, LIBRARIES)
-    with on_cluster(cluster) as ray:
-        pool: RayPool[RangePart, list[list[Site]]] = RayPool(ray, cluster, task, lambda part: part.path, take)
-        for part, sites in pool.results(missing):
-            work.write_table(part, table_of_sites(sites))
-            steps.advance(len(sites))
-
-
-@dataclass(frozen=True)
-class CandidateTask:
-    """Returns the input of a worker: the masked LM on the CPU, and the function that finds candidates with it."""
-
-    lm: MaskedLm
-    find: Callable[[list[str], Callable[[int], None]], list[list[Site]]]
-
-
-def _start(task: CandidateTask) -> Callable[[list[str]], list[list[Site]]]:
-    """Returns, in a worker, the function that finds the candidates of sentences."""
-    task.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return lambda texts: task.find(texts, lambda _: None)
-
-
-def _texts_sha256(sentences: pa.Array) -> str:
     digest = hashlib.sha256()
     for start in range(0, len(sentences), ROWS_AT_ONCE):
         for text in sentences[start : start + ROWS_AT_ONCE].to_pylist():
             data = text.encode()
             digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+    settings = {**proposer.settings, "rules": RULES, "sentences": digest.hexdigest()}
+    # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.
+    work = Workspace(store / FOLDER / json_sha256(settings)[:16], settings)
+    parts = range_parts("sentences", len(sentences), SENTENCES_PER_PART)
+    make_folder(work.root)
+    my_parts = work.my_missing(parts, state)
+    vectors = read_vectors(proposer.word_vectors) if my_parts and proposer.word_vectors else None
+
+    def take(part: RangePart) -> list[str]:
+        texts: list[str] = sentences[part.start : part.stop].to_pylist()
+        return texts
+
+    total = sum(part.size for part in my_parts)
+    if my_parts and cluster is None:
+        proposer.lm.model.to(state.device)
+        with console.progress(total, "candidates") as steps:
+            for part in stop_between(my_parts):
+                work.write_table(part, table_of_sites(proposer.sites(vectors, take(part), steps.advance)))
+    elif my_parts and cluster is not None:
+        task = WorkerTask(_start, (proposer, vectors), LIBRARIES)
+        with console.progress(total, "candidates") as steps, on_cluster(cluster) as ray:
+            pool: RayPool[RangePart, list[list[Site]]] = RayPool(ray, cluster, task, lambda part: part.path, take)
+            for part, sites in pool.results(my_parts):
+                work.write_table(part, table_of_sites(sites))
+                steps.advance(len(sites))
+    state.wait_for_everyone()
+    return read_sites([work.root / part.path for part in parts])
 
 
-def _propose(
-    proposer: Proposer, vectors: WordVectors | None, texts: list[str], advance: Callable[[int], None]
-) -> list[list[Site]]:
-    """Returns the candidates of sentences, computed in small batches."""
-    lm, num_candidates, forward = proposer.lm, proposer.num_candidates, proposer.forward
-    sites: list[list[Site]] = []
-    with inference_mode(lm.model.device, forward.precision):
-        for first in range(0, len(texts), SENTENCES_AT_ONCE):
-            some = texts[first : first + SENTENCES_AT_ONCE]
-            sites += propose(lm, proposer.words, vectors, some, num_candidates, forward.max_seq_length)
-            advance(len(some))
-    return sites
+def _start(shared: tuple[Proposer, WordVectors | None]) -> Callable[[list[str]], list[list[Site]]]:
+    """Returns, in a worker, the function that finds the candidates of sentences."""
+    proposer, vectors = shared
+    proposer.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return lambda texts: proposer.sites(vectors, texts, lambda _: None)
