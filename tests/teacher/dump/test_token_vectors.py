@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from datasets import load_dataset
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import teacher.dump.additions
+from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import ExampleSet
@@ -207,9 +207,9 @@ def test_a_new_version_takes_the_vectors_over_and_counts_anew(
 def test_numbers_that_float16_does_not_have_are_refused(
     number: float, work: Path, teachers: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def loud(speaker: Any, inputs: Sequence[Any]) -> Any:
-        state = torch.zeros(len(inputs), 3, 32)
-        state[[k for k, row in enumerate(inputs) if row.ids1 == [7]]] = number
+    def loud(speaker: Any, ids: Ragged) -> Any:
+        state = torch.zeros(len(ids), 3, 32)
+        state[ids.flat == 7] = number
         return type("Output", (), {"hidden_states": (state,)})
 
     monkeypatch.setattr("teacher.models.encoder._hidden_states", loud)

@@ -1,14 +1,23 @@
+"""``teacher-dump --plan`` against what the dump then comes to, and the arithmetic of a calibration."""
+
+import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import BertConfig
+import torch
+from transformers import AutoModelForSequenceClassification, BertConfig
+from typer.testing import CliRunner
 
+from distill.commands import app
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.kinds.examples import ExampleSet
-from teacher.dump.estimate import Plan
+from pipeline.sets.kinds.masked_words import MaskedWordSet
+from teacher.dump.estimate import Plan, classifier_seconds, seconds_of
 from teacher.dumps import open_dump
-from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, corpus_config, dump_config
 from tests.helpers.messages import naming
 
 SPLITS = ("train", "validation")
@@ -114,3 +123,106 @@ def test_layers_are_counted(work: Path, teachers: Path, tmp_path: Path) -> None:
     assert stored.tokens == 2 * without.tokens  # one more pass
     tokens = without.tokens / (TRAIN_ROWS + VALIDATION_ROWS)
     assert stored.layer_bytes["states of layer 1, codec 'pca-16'"][0] == pytest.approx(tokens * 16 * 0.9, rel=0.2)
+
+
+def test_a_plan_of_a_corpus_smaller_than_the_sample_counts_it(work: Path, token_store: Path) -> None:
+    plan = open_dump(corpus_config(work, token_store, codec="topk-10"), "plan").plan()
+    there = MaskedWordSet.open(token_store / "topk").record
+    assert plan.rows["documents"] == 60
+    assert plan.rows["masked sequences"] == there.num_rows
+    assert plan.rows["masked positions"] == sum(scores["positions"] for scores in there.scores.values())
+    assert plan.shards == len(there.shards)
+    assert plan.seconds is not None
+    assert plan.seconds > 0
+
+
+def test_a_plan_of_part_of_a_corpus_is_in_proportion(work: Path, token_store: Path, tmp_path: Path) -> None:
+    text = (work / "corpus.txt").read_text()
+    (tmp_path / "long.txt").write_text(text * 40)
+    plans = [
+        open_dump(corpus_config(work, tmp_path, data=path), "plan").plan()
+        for path in (work / "corpus.txt", tmp_path / "long.txt")
+    ]
+    assert plans[1].rows["documents"] == 40 * plans[0].rows["documents"]
+    assert plans[1].rows["masked positions"] == pytest.approx(40 * plans[0].rows["masked positions"], rel=0.1)
+    assert plans[1].disk_bytes == pytest.approx(40 * plans[0].disk_bytes, rel=0.1)
+
+
+def test_the_command_prints_it_and_writes_nothing(
+    work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    flags = ["--corpus", "tiny", "--data", str(corpus_file), "--model-name-or-path", str(masked_lm)]
+    more = ["--store", str(tmp_path / "store"), "--min-seq-length", "4", "--max-seq-length", "32", "--plan", "--json"]
+    result = CliRunner().invoke(app, ["teacher-dump", *flags, *more])
+    assert result.exit_code == 0, result.stderr
+    assert set(json.loads(result.stdout)["rows"]) == {"documents", "masked sequences", "masked positions"}
+    assert not (tmp_path / "store").exists()
+
+
+class Clock:
+    """A clock that stands still but for what `spend` adds."""
+
+    now = 0.0
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def shape(num_hidden_layers: int) -> Any:
+    return SimpleNamespace(num_hidden_layers=num_hidden_layers)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(1, 5.0), (2, 8.0), (12, 5.0 + 11 * 3)])
+def test_further_layers_take_what_the_second_does(layers: int, expected: float, clock: Clock) -> None:
+    seconds = seconds_of(shape(layers), lambda made: lambda: clock.spend(2 + 3 * made.num_hidden_layers))
+    assert seconds == pytest.approx(expected)
+
+
+def test_slow_first_runs_do_not_count(clock: Clock) -> None:
+    calls = []
+
+    def make(made: Any) -> Any:
+        def run() -> None:
+            calls.append(made.num_hidden_layers)
+            clock.spend(100 if len(calls) <= 2 else 4 - made.num_hidden_layers)
+
+        return run
+
+    assert seconds_of(shape(12), make) == 3  # two layers were faster than one: noise
+    assert set(calls) == {1, 2}
+
+
+def test_the_shape_itself_stays_as_it_is(clock: Clock) -> None:
+    given = shape(12)
+    seconds_of(given, lambda made: lambda: clock.spend(1))
+    assert given.num_hidden_layers == 12
+
+
+def test_a_few_batches_stand_for_all(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    asked = []
+
+    def spend(_: torch.nn.Module, __: Any, inputs: dict[str, torch.Tensor]) -> None:
+        asked.append(tuple(inputs["attention_mask"].shape))
+        assert inputs["attention_mask"].all()
+        clock.spend(inputs["input_ids"].numel())
+
+    made = AutoModelForSequenceClassification.from_config
+
+    def hooked(given: Any) -> Any:
+        model = made(given)
+        model.register_forward_pre_hook(spend, with_kwargs=True)
+        return model
+
+    monkeypatch.setattr(AutoModelForSequenceClassification, "from_config", hooked)
+    seconds = classifier_seconds(config, [4] * 1000, 40, torch.device("cpu"), "fp32")
+    assert seconds == 4 * 1000  # a second a token
+    assert set(asked) == {(10, 4)}
+    assert len(asked) < 100
