@@ -8,18 +8,16 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import sha256
 from pipeline.parsing import parse_model
-from pipeline.record_file import Record, read_work_record
+from pipeline.record_file import read_work_record
 from pipeline.resumable import RangePart, Workspace, range_parts
 from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import sentences
@@ -123,7 +121,11 @@ def open_variants(root: Path) -> Variants | None:
     record = read_work_record(path)
     if record["state"] != "finished":
         return None
-    files, augmentation = _result(path, record)
+    try:
+        files = dict(record["result"]["sha256"])
+        augmentation = parse_model(AugmentationRecord, record["result"]["augmentation"], str(path))
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path}: damaged: {error}. Remove the folder and repeat the command.") from error
     num_variants = augmentation.tried // augmentation.source_rows
     folder = VariantsFolder.of(root, augmentation.settings, augmentation.source_rows, num_variants)
     if any(not path.is_file() or sha256(path) != files.get(path.name) for path in map(folder.path, folder.rows)):
@@ -131,14 +133,6 @@ def open_variants(root: Path) -> Variants | None:
     # These files remain if the last command was killed at its end.
     shutil.rmtree(folder.temporary, ignore_errors=True)
     return Variants(folder, augmentation)
-
-
-def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRecord]:
-    try:
-        result = record["result"]
-        return dict(result["sha256"]), parse_model(AugmentationRecord, result["augmentation"], str(path))
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{path}: damaged: {error}. Remove the folder and repeat the command.") from error
 
 
 def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
@@ -149,7 +143,11 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
     """
     texts = [text for text in sentences(rows) if text is not None]
     source_rows = rows.column("source_row").to_numpy()
-    edited = [_edit(editor, texts, source_rows, side, sides) for side in range(len(texts))]
+    edited: list[dict[int, list[Edited | None]]] = []  # by side and variant, the changed side of every row
+    for side, originals in enumerate(texts):
+        numbers = np.array([number for number, changes in enumerate(sides, start=1) if side in changes], dtype=np.int64)
+        columns = editor.edit(originals, source_rows, side, numbers)
+        edited.append({variant: [row[v] for row in columns] for v, variant in enumerate(numbers.tolist())})
     made = []
     for n, row in enumerate(source_rows.tolist()):
         for variant, changes in enumerate(sides, start=1):
@@ -165,14 +163,5 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
             kinds = set[str]().union(*(part.kinds for part in done))
             origin = "-".join(sorted(kinds - {"ngram"})) or "ngram"  # ngram for only a cut
             made.append((row, variant, origin, *pair, *counts))
-    columns = zip(*made, strict=True) if made else ([] for _ in SCHEMA)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-
-
-def _edit(
-    editor: Editor, texts: list[list[str]], source_rows: Ints, side: int, sides: Sides
-) -> dict[int, list[Edited | None]]:
-    """Yields for each variant the changed side of every row."""
-    variants = np.array([number for number, changes in enumerate(sides, start=1) if side in changes], dtype=np.int64)
-    edited = editor.edit(texts[side], source_rows, side, variants)
-    return {variant: [row[v] for row in edited] for v, variant in enumerate(variants.tolist())}
+    values = zip(*made, strict=True) if made else ([] for _ in SCHEMA)
+    return pa.table([pa.array(c, f.type) for c, f in zip(values, SCHEMA, strict=True)], schema=SCHEMA)

@@ -189,7 +189,9 @@ class TaskDump(TeacherDump):
         _ = self.model, self.token_encoder
         self.check_teacher()
         # The probe costs a forward pass, and a resumed dump of the same teacher has passed it before.
-        if not self._is_begun():
+        begun = read_set_record(self.root).teacher if (self.root / FILE_NAME).exists() else None
+        teacher = (self.model.weights_sha256, self.model.labels)
+        if begun is None or (begun.weights_sha256, begun.labels) != teacher:
             splits = self.source.splits
             split = next((name for name in self.task.dev_splits if name in splits), next(iter(splits)))
             rows = self.source.own(split)
@@ -204,13 +206,6 @@ class TaskDump(TeacherDump):
     @abstractmethod
     def check_labels(self, split: str, rows: pa.Table) -> None:
         """Fails if the teacher's vocabulary lacks the words of some rows, or if gold contradicts its label order."""
-
-    def _is_begun(self) -> bool:
-        """Whether the set was started with this teacher, which was probed at that time."""
-        if not (self.root / FILE_NAME).exists():
-            return False
-        begun = read_set_record(self.root).teacher
-        return (begun.weights_sha256, begun.labels) == (self.model.weights_sha256, self.model.labels)
 
     @abstractmethod
     def planned(self) -> SetRecord:

@@ -2,7 +2,6 @@
 
 With several tasks, the run's folder contains a model folder for each, with weights in two files as transformers writes
 them for large models. The encoder's file is hard-linked into every folder, so its bytes are stored once.
-
 """
 
 import json
