@@ -1,26 +1,45 @@
-"""Evaluation of a student against gold, and against its teacher's predictions."""
+"""Evaluation of a student against gold and its teacher's predictions, on a set or on the rows of a file."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline import console
-from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.parsing import parse_model
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.settings import flag_name, given
-from pipeline.tasks.task import TRAIN
-from pipeline.training.run_record import STUDENTS
+from pipeline.sources import load_source, load_word_source
+from pipeline.sources.row_files import open_rows
+from pipeline.tasks.target import TargetKind
+from pipeline.tasks.task import TRAIN, Task, TaskType
+from pipeline.training.run_record import STUDENTS, label_columns
 from student.lessons import KINDS, PRETRAINING
 from student.lessons.lesson import L, R, S, TaskLesson
 from student.model.architecture import TaskConfig
 from student.model.config_file import read_encoder_config
 from student.model.student import default_device, load_student
+from student.predict.file import accepted_names, known_task
 from student.predict.labels import label_bias, read_costs
+from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings
 from student.trained_sets import evaluated_sets
 
 Evaluation = dict[str, Any]
+TYPES: dict[TargetKind, TaskType] = {
+    "classes": "classification",
+    "labels": "multilabel",
+    "bins": "regression",
+    "score": "regression",
+}
+# Common names of the column of gold, in addition to the task's own.
+USUAL_LABELS = ("label", "labels", "score", "tags", "ner_tags")
+ANY_SCORE = (-math.inf, math.inf)  # a student does not store the range of its task's scores
 
 
 def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
@@ -100,3 +119,100 @@ def dev_examples(config: TaskConfig, logit_set: LogitSet) -> dict[str, Any]:
     if not splits:
         raise DataError(f"{logit_set.root}: has no dev split to evaluate on")
     return {split: kind.as_read(kind.read(logit_set, split), config) for split in splits}
+
+
+def evaluate_file(config: EvaluateSettings) -> tuple[dict[str, Any], pa.Table]:
+    """Evaluates a run on the rows of a file with gold, which no set has to hold.
+
+    Returns:
+        By the name of the file what `evaluate` gives for a split. ``teacher`` and ``fidelity`` are empty, since a file
+        has no teacher. And the rows, with the columns of a `Source`'s splits.
+
+    Raises:
+        ConfigError: if the run has several tasks, the manifest is of another task, or a named column is missing.
+        DataError: if the file cannot be read, or its labels are not the student's, naming the rows.
+    """
+    assert config.data is not None
+    record = read_work_record(config.run / RUN_RECORD) if (config.run / RUN_RECORD).is_file() else {}
+    if STUDENTS in record:
+        folders = ", ".join(str(config.run / name) for name in record[STUDENTS])
+        raise ConfigError(
+            f"--data: {config.run} has a student for each of several tasks. Give the folder of one: {folders}."
+        )
+    predictor = Predictor(config.run, costs=read_costs(config.cost))
+    student = predictor.student
+    task = _task_of_file(config, config.data, predictor)
+    load = load_word_source if task.type == "token_labels" else load_source
+    rows = load(task, config.data, tuple(task.splits)).splits[config.data.name]
+    gold = rows.column("score" if task.type == "regression" else "label")
+    if gold.null_count == len(gold):
+        raise DataError(f"{config.data}: no row has gold. Fill its column of labels.")
+    kind = KINDS[student.config.rows]
+    read = kind.of_source(rows, predictor.reader, student.config)
+    return {config.data.name: kind.evaluate_split(student, read, predictor.bias_C)}, rows
+
+
+def _task_of_file(config: EvaluateSettings, file: Path, predictor: Predictor) -> Task:
+    """The student's task with the file as its only split, and with the columns that the file has."""
+    student: TaskConfig = predictor.student.config
+    kind: TaskType = "token_labels" if student.rows == "token_labels" else TYPES[student.target.kind]
+    known, names = known_task(predictor, config.manifest), student.target.names
+    # The gold of the task must have the meaning of the student's predictions.
+    if known is not None and (known.type != kind or (kind != "regression" and known.labels != names)):
+        if config.manifest is not None:
+            raise ConfigError(
+                f"--manifest {config.manifest}: its labels are {_labels(known.type, known.labels)}, but the student "
+                f"predicts {_labels(kind, names)}. Give the manifest of the student's task."
+            )
+        # A user's own task may have the name of a shipped one.
+        known = None
+    columns = _columns(config, open_rows(file, known.headerless_tsv_columns if known else ()).names, known, predictor)
+    if known is not None:
+        own = known.model_dump()
+    else:
+        own = {"name": student.task, "type": kind, "metrics": student.metrics}
+        own |= {"score_range": ANY_SCORE} if kind == "regression" else {"labels": names}
+    task = parse_model(Task, own | {"columns": columns, "splits": {"file": None}}, str(file))
+    return task.model_copy(update={"splits": {file.name: None}})
+
+
+def _columns(
+    config: EvaluateSettings, names: Sequence[str], known: Task | None, predictor: Predictor
+) -> dict[str, str]:
+    """The names of the columns of texts and gold.
+
+    Raises:
+        ConfigError: naming the flag for each column that is missing.
+    """
+    texts = accepted_names(known, predictor)
+    if config.text2 is not None and len(texts) == 1:
+        raise ConfigError(f"--text2 {config.text2}: this student takes one text. Remove the flag.")
+    wanted = {"--text": (config.text, texts[0])} | ({"--text2": (config.text2, texts[1])} if len(texts) > 1 else {})
+    own = (known.columns.label or ()) if known is not None else label_columns(config.run)
+    labels = tuple(dict.fromkeys((*own, *USUAL_LABELS)))
+    target = predictor.info.target
+    has_column_for_each = target.has_label_lists and not {*labels} & {*names} and {*target.names} <= {*names}
+    if config.label is not None or not has_column_for_each:
+        wanted["--label"] = (config.label, labels)
+    found: dict[str, str] = {}
+    problems = []
+    for flag, (named, accepted) in wanted.items():
+        name = next((name for name in ((named,) if named else accepted) if name in names), None)
+        if name is not None:
+            found[{"--text": "sentence1", "--text2": "sentence2", "--label": "label"}[flag]] = name
+        elif named:
+            problems.append(f"{flag} {named}: unknown column. {did_you_mean(named, names)}")
+        else:
+            usual = " or ".join(map(repr, accepted))
+            problems.append(f"{flag}: no column {usual}. {did_you_mean(accepted[0], names)} Name the column.")
+    raise_all(ConfigError, f"{config.data}: columns that are not there", problems)
+    if len(set(found.values())) < len(found):
+        raise ConfigError(
+            f"{', '.join(wanted)}: {' and '.join(found.values())} are not different columns. Name a different "
+            "column for each"
+        )
+    return found
+
+
+def _labels(kind: TaskType, names: Sequence[str]) -> str:
+    return "scores" if kind == "regression" else f"{kind} of {', '.join(names)}"

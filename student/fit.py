@@ -30,8 +30,7 @@ from student.encoders.matrices import matrix_encoder
 from student.encoders.products import IS_COMPILED
 from student.initial_weights.bert import BertStart, copy_layers
 from student.initial_weights.run import HEAD, copy_embeddings, copy_weights, has_head_for
-from student.initial_weights.teacher import StartVectors, start_from_vectors
-from student.initial_weights.words import start_from_words
+from student.initial_weights.vectors import StartVectors, start_from_vectors, start_from_words
 from student.layer_stage import LayerTask, end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig

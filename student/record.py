@@ -1,7 +1,8 @@
-"""The record of a run: the settings that decide its weights, and its result."""
+"""The record of a run: the settings that decide its weights, its result, and whether its rows are still the same."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,14 @@ from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.devices import has_fast_bf16
-from pipeline.file_names import TOKENIZER_FILE
+from pipeline.errors import ConfigError
+from pipeline.file_names import RUN_RECORD, TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.query.mixture import mix_of
-from pipeline.record_file import Record
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.card import hub_metadata
-from pipeline.sets.open import LogitSet
-from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.sets.open import LogitSet, find_set
+from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
 from pipeline.tasks.temperature import as_logits, best_thresholds, calibrated
@@ -23,22 +25,21 @@ from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals,
 from pipeline.text.tokenizer import unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
-from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry
+from pipeline.training.run_record import LABEL_COLUMNS, STUDENTS, TEXT_COLUMNS, Entry
 from student.initial_weights.run import has_head_for, source_sha256
-from student.initial_weights.teacher import PretrainedVectors, StartVectors
-from student.initial_weights.words import FLAG
+from student.initial_weights.vectors import INIT_FLAG, PretrainedVectors, StartVectors, read_pretrained
 from student.layer_stage import layer_loss_settings
+from student.lessons import kind_of_set
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.student import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
 from student.settings import num_bigrams
-from student.source_settings import FEWEST_CALIBRATED, Where
+from student.source_settings import FEWEST_CALIBRATED, Query, Where
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
-NO_DEV = "has no dev split to select the best epoch: the last one is saved"
 
 
 def context(training: StudentTraining) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
         "learning_rate": optimizer.rate,
         # Adam is recorded as None, as it was before there was a choice, so that such records stay comparable.
         "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,
-        "init_vectors_sha256": file_sha256(start.words, FLAG) if start.words else None,
+        "init_vectors_sha256": file_sha256(start.words, INIT_FLAG) if start.words else None,
         "init_layers": list(layers.layers) if layers else None,
         "init_from_sha256": layers.sha256 if layers else source_sha256(start.folder, student_config),
         "token_vectors_sha256": vectors.sha256 if isinstance(vectors, VocabularyVectors) else None,
@@ -104,21 +105,15 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
     }
 
 
-def _calibrate(training: StudentTraining, student: TaskStudent) -> None:
-    """Fits what makes probabilities of a student's logits, and keeps it in the student's ``config.json``."""
+def _complete_config(training: StudentTraining, student: TaskStudent) -> None:
+    """Adds to a student's ``config.json`` its calibration, and a profile of inputs that it was not trained on."""
     rows = training.calibration_rows
-    if rows is None or len(rows) < FEWEST_CALIBRATED:
-        return
-    fitted = training.kind.fit_calibration(student, rows)
-    student.config = student.config.model_copy(update={"calibration": fitted})
-    # Everything that opens a student reads its config, so a copy, an export and a download are calibrated, too.
-    save_config(training.folder, student.config_json)
-
-
-def _keep_profile(training: StudentTraining, student: TaskStudent) -> None:
-    """Describes the inputs of rows that the student was not trained on, in its ``config.json``."""
-    rows = training.calibration_rows
-    if rows is None or len(rows) < FEWEST_CALIBRATED:
+    if rows is not None and len(rows) >= FEWEST_CALIBRATED:
+        fitted = training.kind.fit_calibration(student, rows)
+        student.config = student.config.model_copy(update={"calibration": fitted})
+        # Everything that opens a student reads its config, so a copy, an export and a download are calibrated, too.
+        save_config(training.folder, student.config_json)
+    else:
         rows = next(iter(training.dev_splits.values()), None)
     if rows is None:
         return
@@ -141,32 +136,28 @@ def result(training: StudentTraining, student: TaskStudent, history: list[Entry]
 
     Calibrates the student before, and describes the inputs that it was not trained on.
     """
-    _calibrate(training, student)
-    _keep_profile(training, student)
-    dev = training.dev_splits
+    _complete_config(training, student)
+    dev, logit_set = training.dev_splits, training.data.logit_set
     thresholds, calibration = _thresholds(training, student), student.config.calibration
     # A label holds where its calibrated logit exceeds the threshold, so the negative threshold is added to the logit.
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
-    own = training.data.logit_set.record.metrics
+    own = logit_set.record.metrics
+    size = {"parameters": num_parameters(student), "bytes": bytes_on_disk(student, training.folder)}
+    teachers = [one.record.teacher.num_parameters for one in logit_set.sets]
+    # Imported answers have a teacher of unknown size.
+    if len(teachers) == 1 and teachers[0] is not None:
+        size["teacher_parameters"] = teachers[0]
     found = {
         "history": history,
         "best": best,
         "used_rows": student.config.used_rows,
-        "size": _size(training, student),
+        "size": size,
         "calibration": calibration.model_dump() if calibration else None,
         "thresholds": thresholds,
         "evaluation": {split: training.kind.evaluate_split(student, rows, bias_C, own) for split, rows in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
     return found | ({"teachers": training.data.teachers} if training.data.teachers else {})
-
-
-def _size(training: StudentTraining, student: TaskStudent) -> dict[str, int]:
-    """Returns the student's parameters and bytes on disk, and the parameters of its teacher if there is one teacher."""
-    found = {"parameters": num_parameters(student), "bytes": bytes_on_disk(student, training.folder)}
-    teachers = [one.record.teacher.num_parameters for one in training.data.logit_set.sets]
-    # Imported answers have a teacher of unknown size.
-    return found | ({"teacher_parameters": teachers[0]} if len(teachers) == 1 and teachers[0] is not None else {})
 
 
 def write_tokenizer(training: StudentTraining) -> None:
@@ -197,28 +188,20 @@ def note_start(trainings: Sequence[StudentTraining], vectors: StartVectors | Non
         console.note(line)
     without = [str(one.data.logit_set.root) for one in trainings if not one.dev_splits]
     if len(without) == len(trainings):
-        where = ", ".join(without)
-        console.warn(f"{where}: {NO_DEV}")
+        console.warn(f"{', '.join(without)}: has no dev split to select the best epoch: the last one is saved")
     # Notes of the sets, such as contradicting gold, also concern their students.
     sets = [one for training in trainings for one in training.data.logit_set.sets]
     for line in dict.fromkeys(f"{one.root}: {note}" for one in sets for note in one.record.notes):
         console.note(line)
-    for training in trainings:
-        _warn_missing_gold(training)
-
-
-def _warn_missing_gold(training: StudentTraining) -> None:
-    """Warns of rows that learn from the teacher although the flags give it no weight."""
     # Only `--alpha 1` promises training on gold alone, so only then are rows without gold a surprise.
-    if training.settings.loss.alpha != 1:
-        return
-    rows = training.data.splits["train"]
-    missing = training.kind.num_without_gold(rows, training.student_config)
-    if missing:
-        console.warn(
-            f"{training.data.logit_set.root}: {missing:,} of {len(rows):,} training rows have no gold and learn "
-            "from the teacher, also with --alpha 1. Use --where 'variant = 0' to leave variants out"
-        )
+    for training in (one for one in trainings if one.settings.loss.alpha == 1):
+        rows = training.data.splits["train"]
+        missing = training.kind.num_without_gold(rows, training.student_config)
+        if missing:
+            console.warn(
+                f"{training.data.logit_set.root}: {missing:,} of {len(rows):,} training rows have no gold and learn "
+                "from the teacher, also with --alpha 1. Use --where 'variant = 0' to leave variants out"
+            )
 
 
 def _start_line(training: StudentTraining, vectors: StartVectors | None, giver: LogitSet) -> str:
@@ -243,3 +226,48 @@ def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, fl
     first = next(iter(training.dev_splits.values()))
     logits_NC = calibrated(training.kind.student_logits(student, first), student.config.calibration)
     return best_thresholds(student.config.target, logits_NC, first.label_N)
+
+
+def reproduce(run: Path, store: Path | None, allow_unverified: bool) -> dict[str, dict[str, Any]]:
+    """Opens the sets of a run at their current location and runs its recorded query again.
+
+    Args:
+        run: the folder of the run.
+        store: a folder in which its sets are found by their names. None: at their recorded places.
+        allow_unverified: also accept sets that are complete but not verified.
+
+    Returns: The recorded facts (``then``) and the current ones (``now``): the fingerprint of each set, the number of
+        selected rows, the hashes of their keys and of their logits and weights, and of the initial vectors.
+
+    Raises:
+        ConfigError: if the run is one of pretraining.
+        DataError: if a set does not exist.
+        QueryError: if its query fails today.
+    """
+    record = read_work_record(run / RUN_RECORD)
+    # Only pretraining runs record a single set. Runs of tasks record a list.
+    if "logit_set" in record:
+        raise ConfigError(f"{run}: a pretraining run has no query and uses every row of its set")
+    if STUDENTS in record:
+        parts = {name: reproduce(run / name, store, allow_unverified) for name in record[STUDENTS]}
+        return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}
+    settings = record["settings"]
+    # With a store, sets are found by name, because recorded paths belong to the machine that trained.
+    paths = [find_set(Path(place).name if store else place, store) for place in record["logit_sets"]]
+    kind = kind_of_set(paths[0])
+    logit_set = kind.open_sets(paths, settings["mix"], allow_unverified)
+    rows = kind.read(logit_set, TRAIN, Query(query=settings["query"]) if settings["query"] else None)
+    # Fingerprints are compared first: if one differs, the differing row hashes need no further explanation.
+    then = settings["logit_set_fingerprints"]
+    compared = {
+        f"fingerprint of {one.name}": {"then": recorded, "now": one.record.fingerprint}
+        for one, recorded in zip(logit_set.sets, then, strict=True)
+    }
+    now: dict[str, Any] = {"rows": len(rows)} | kind.row_hashes(logit_set, rows)
+    if settings.get("token_vectors_sha256"):
+        first = logit_set.sets[0]
+        vectors = read_token_vectors(first.root, first.record)
+        now |= {"token_vectors_sha256": vectors.sha256 if vectors else "none"}
+    if settings.get("pretrained_vectors_sha256"):
+        now |= {"pretrained_vectors_sha256": read_pretrained().sha256}
+    return compared | {name: {"then": settings[name], "now": value} for name, value in now.items()}

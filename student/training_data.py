@@ -13,8 +13,7 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from student.initial_weights.bert import BertStart
-from student.initial_weights.pretrained import given_vectors, read_pretrained
-from student.initial_weights.teacher import StartVectors
+from student.initial_weights.vectors import StartVectors, given_vectors, read_pretrained
 from student.lessons import KINDS, kind_of_set
 from student.lessons.lesson import TaskLesson
 from student.model.architecture import Facts

@@ -22,7 +22,7 @@ from pipeline.arrays import Ints, Ragged
 from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples, Rows
 from student.encoders.encoder import Encoder
-from student.initial_weights.teacher import start_from_vectors
+from student.initial_weights.vectors import start_from_vectors
 from student.model.architecture import EncoderConfig
 from student.model.student import TaskStudent, default_device, share_hidden
 from student.model.weights import save_sharing

@@ -110,7 +110,7 @@ def is_run(path: Path) -> bool:
 
 
 def _reproduced(settings: VerifySettings) -> Result:
-    from student.reproduce import reproduce
+    from student.record import reproduce
 
     compared = reproduce(Path(settings.set_or_run), settings.store, settings.allow_unverified)
     changed = [name for name, values in compared.items() if values["then"] != values["now"]]

@@ -105,7 +105,7 @@ def evaluate(settings: EvaluateSettings) -> Result:
     if settings.baseline:
         needs_libraries("distill evaluate --baseline", "results", "sklearn")
     if settings.data is not None:
-        from student.labelled_file import evaluate_file
+        from student.evaluate import evaluate_file
 
         return _evaluated(settings, *evaluate_file(settings))
     from student.evaluate import evaluate as evaluate_run

@@ -1,6 +1,6 @@
 """A student of pairs without layers: each token is compared with what it is aligned with in the other sentence.
 
-`student.kernels.native_alignment` aligns and pools float32 on a CPU. Elsewhere, without a compiler, and in the graph
+`student.kernels.native_sequences` aligns and pools float32 on a CPU. Elsewhere, without a compiler, and in the graph
 that is exported, the methods for padded arrays do.
 
 A token is aligned with the mean of the other sentence's tokens, weighted by attention (the decomposable attention of
@@ -20,7 +20,7 @@ from student.encoders.biattentive import Padded, Sentences, attention
 from student.encoders.encoder import Encoder, EncoderShape, padded
 from student.encoders.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
 from student.encoders.products import SparseGrads
-from student.kernels import native_alignment
+from student.kernels import native_sequences
 from student.kernels.native import can_do
 
 # More pairs would share less similar sizes, and fewer ones would wait for Python.
@@ -102,8 +102,8 @@ class AlignedEncoder(VectorEncoder):
     def _read(self, vectors_TD: torch.Tensor, starts_S: torch.Tensor, num_pairs: int) -> torch.Tensor:
         """Returns the features of the first sentences and the last ones. With N pairs, each is beside itself."""
         if can_do(vectors_TD):
-            inputs_TF = native_alignment.align(vectors_TD, starts_S, num_pairs, self.scale)
-            pooled_NX = native_alignment.pool(self.compare(inputs_TF), starts_S)
+            inputs_TF = native_sequences.align(vectors_TD, starts_S, num_pairs, self.scale)
+            pooled_NX = native_sequences.pool(self.compare(inputs_TF), starts_S)
             return torch.cat([pooled_NX[:num_pairs], pooled_NX[len(pooled_NX) - num_pairs :]], dim=1)
         return self._read_padded(vectors_TD, starts_S, num_pairs)
 

@@ -5,7 +5,7 @@ its own past, as in quasi-recurrent networks (Bradbury et al. 2017) and simple r
 gates are above 0. Gates below 0 change the sign of what was read before, as a negation does. Gates and values depend on
 a token alone, so they need to be computed only once for each token of a vocabulary.
 
-`student.kernels.native_recurrence` computes float32 on a CPU. Elsewhere, without a compiler, and in the graph that is
+`student.kernels.native_sequences` computes float32 on a CPU. Elsewhere, without a compiler, and in the graph that is
 exported, the methods for padded arrays do.
 
 Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, E numbers of a token's
@@ -19,7 +19,7 @@ from torch.nn import functional
 from student.encoders.encoder import Encoder, EncoderShape, padded
 from student.encoders.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
 from student.encoders.products import SparseGrads, reduce
-from student.kernels import native_recurrence
+from student.kernels import native_sequences
 from student.kernels.native import can_do
 from student.kernels.reference import largest
 
@@ -53,7 +53,7 @@ class RecurrentEncoder(VectorEncoder):
         sums_NX = reduce((rows_XE, None, None), places_T, starts_S, with_max=True)
         gates_TD, values_TD = self._steps_of(ids_T[is_token_T], vectors_TE)
         if can_do(gates_TD):
-            return torch.cat([sums_NX, native_recurrence.recur(gates_TD, values_TD, starts_S)], dim=1)
+            return torch.cat([sums_NX, native_sequences.recur(gates_TD, values_TD, starts_S)], dim=1)
         gates_NLD, is_token_NL = padded(gates_TD, starts_S)
         # One round more than single tokens need keeps the gates in the graph of gradients.
         pooled_NF = _pooled_padded(gates_NLD, padded(values_TD, starts_S)[0], is_token_NL, gates_NLD.shape[1] + 1)
@@ -97,7 +97,7 @@ def state_size_of(vector_size: int) -> int:
 def _pooled_padded(
     gates_NLD: torch.Tensor, values_NLD: torch.Tensor, is_token_NL: torch.Tensor, longest: int
 ) -> torch.Tensor:
-    """Returns pooled_NF of `native_recurrence.recur`, for sequences padded at their ends."""
+    """Returns pooled_NF of `native_sequences.recur`, for sequences padded at their ends."""
     is_token_NL1 = is_token_NL.unsqueeze(2)
     # The step of padding changes no state.
     gates_NLD, values_NLD = gates_NLD.where(is_token_NL1, 1), values_NLD * is_token_NL1

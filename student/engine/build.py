@@ -1,14 +1,20 @@
-"""Builds the engine: one shared library for all levels of instructions.
+"""Builds the engine: one shared library for all levels of instructions, or a module for WebAssembly.
 
 ``python build.py LIBRARY`` builds the library, and with ``--sqlite`` or ``--duckdb`` an extension of the database.
 ``CXX=aarch64-linux-gnu-g++`` builds for another machine. The setups of both packages call it. It only needs a C++17
 compiler.
+
+``python build.py --wasm node/engine.wasm`` builds the module, after ``pip install ziglang``. Zig brings clang with the
+C and C++ libraries for WebAssembly. Its version is fixed, so the same sources give the same bytes, and a test compares
+them. After a change in C++, run this and commit the file with the sources. The module imports nothing: a page may
+forbid all requests, and Node needs no WASI.
 """
 
 import argparse
 import os
 import shlex
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +34,15 @@ X86_64 = {
 }
 COMPILE = ["-O3", "-g0", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 COMPILE += ["-ffp-contract=fast", "-pthread", "-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-Wno-psabi"]
+ZIG = "0.17.1"
+NO_FILES = ENGINE / "cpp/mapped.cpp"  # WebAssembly has no file system
+WASM = ["-target", "wasm32-wasi", "-mcpu=baseline+simd128+bulk_memory", "-mexec-model=reactor", "-std=c++17", "-O3"]
+WASM += ["-g0", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math"]
+WASM += ["-fvisibility=hidden", "-DLEVEL=portable", "-Wall", "-Wextra"]
+EXPORTS = ["open_bytes", "last_error", "num_tasks", "describe", "label", "tokenise", "logits", "predict"]
+EXPORTS += ["word_logits", "predict_words"]
+WASM += ["-s", "-Wl,-z,stack-size=1048576", "-Wl,--export=malloc", "-Wl,--export=free"]
+WASM += [f"-Wl,--export=distill_{name}" for name in EXPORTS]
 
 
 def sources() -> list[Path]:
@@ -47,12 +62,6 @@ def is_for_x86_64(compiler: list[str]) -> bool:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("x86_64")  # noqa: S603
 
 
-def levels_of(compiler: list[str]) -> dict[str, list[str]]:
-    """Returns the levels of instructions for the target of a compiler, with their flags."""
-    # Other machines have one level. That of aarch64 includes NEON.
-    return X86_64 if is_for_x86_64(compiler) else {"portable": []}
-
-
 def build(library: Path, *extension: Path, footer: bytes = b"") -> None:
     """Compiles the library, unless it is newer than its sources.
 
@@ -70,13 +79,12 @@ def build(library: Path, *extension: Path, footer: bytes = b"") -> None:
         return
     compiler = compiler_command()
     given = shlex.split(os.environ.get("CXXFLAGS", ""))
-    levels = levels_of(compiler)
+    # Other machines have one level. That of aarch64 includes NEON.
+    levels = X86_64 if is_for_x86_64(compiler) else {"portable": []}
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        units = {
-            path.stem: [str(path), *levels["portable"]] for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS
-        }
-        units |= {path.stem: [str(path), *levels["portable"]] for path in extension}
+        shared = [*(path for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS), *extension]
+        units = {path.stem: [str(path), *levels["portable"]] for path in shared}
         units |= {level: [str(KERNELS), f"-DLEVEL={level}", *flags] for level, flags in levels.items()}
 
         def compiled(name: str) -> str:
@@ -100,17 +108,26 @@ def duckdb_footer() -> bytes:
     the extension, kind of interface, and three without a meaning. Then 256 bytes for a signature, which there is not.
     """
     platform = "linux_amd64" if is_for_x86_64(compiler_command()) else "linux_arm64"
-    fields = [
-        "4",
-        platform,
-        "v1.2.0",
-        "1",
-        "C_STRUCT",
-        "",
-        "",
-        "",
-    ]  # layout, platform, DuckDB from, own version, interface
+    fields = ("4", platform, "v1.2.0", "1", "C_STRUCT", "", "", "")
     return b"".join(field.encode().ljust(32, b"\0") for field in reversed(fields)) + bytes(256)
+
+
+def build_wasm(path: Path) -> None:
+    """Compiles the module for WebAssembly.
+
+    Raises:
+        RuntimeError: if Zig has another version.
+        CalledProcessError: if Zig is not installed, or fails.
+    """
+    zig = [sys.executable, "-m", "ziglang"]
+    version = subprocess.run([*zig, "version"], check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+    if version != ZIG:
+        raise RuntimeError(f"ziglang has version {version}, but the file is built with {ZIG}. Install that one.")
+    sources = sorted(str(source) for source in (ENGINE / "cpp").glob("*.cpp") if source != NO_FILES)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "engine.wasm")
+        subprocess.run([*zig, "c++", *WASM, *sources, "-o", str(made)], check=True)  # noqa: S603
+        path.write_bytes(made.read_bytes())
 
 
 def main() -> None:
@@ -119,15 +136,17 @@ def main() -> None:
         description="Builds the engine, or an extension of a database with the engine in it."
     )
     kind = parser.add_mutually_exclusive_group()
-    for flag in EXTENSIONS:
+    for flag in (*EXTENSIONS, "--wasm"):
         kind.add_argument(flag, dest="kind", action="store_const", const=flag)
     parser.add_argument("library", type=Path)
     given = parser.parse_args()
+    if given.kind == "--wasm":
+        return build_wasm(given.library)
     is_duckdb = given.kind == "--duckdb"
     if is_duckdb and given.library.name != DUCKDB_NAME:
         parser.error(f"{given.library}: DuckDB needs the name {DUCKDB_NAME}")
     extension = [EXTENSIONS[given.kind]] if given.kind else []
-    build(given.library, *extension, footer=duckdb_footer() if is_duckdb else b"")
+    return build(given.library, *extension, footer=duckdb_footer() if is_duckdb else b"")
 
 
 if __name__ == "__main__":

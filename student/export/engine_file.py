@@ -75,7 +75,7 @@ class Part(NamedTuple):
 
 
 def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
-    """Returns why a student cannot be written, with a suitable export, or None."""
+    """Returns why a student cannot be written, with a suitable export."""
     config = student.config
     if not isinstance(student, Student | TokenLabelStudent):
         return [f"students of {config.rows} are not supported"]

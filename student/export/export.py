@@ -21,10 +21,9 @@ from student.data import as_read, load_chosen
 from student.encoders.matrices import MatrixEncoder, matrix_encoder
 from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.engine_file import METADATA, engine_problems, engine_tensors, write_engine_file
-from student.export.html_file import write_html
+from student.export.html_file import stored_student, write_html
 from student.export.int8_rounding import CoarseRounding
 from student.export.onnx_file import check_exportable, write_onnx
-from student.export.stored import stored_student
 from student.lessons import KINDS
 from student.model.card import CARD_FILE, card_text
 from student.model.student import Student, TaskStudent, bytes_on_disk, load_student, num_bytes, num_parameters

@@ -22,7 +22,7 @@ from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, TrainTask, seed_step
-from student.initial_weights.teacher import start_from_vectors
+from student.initial_weights.vectors import start_from_vectors
 from student.model.card import embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
 from student.pretrain_settings import PretrainSettings

@@ -26,7 +26,7 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import Metrics
-from student.initial_weights.teacher import starts_from_teacher
+from student.initial_weights.vectors import starts_from_teacher
 from student.lessons.pretraining import GroupBatches, PretrainTask, card_text, first_batches
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.model.student import default_device

@@ -18,8 +18,8 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import attempt, flags, flat
 from pipeline.shared_settings import ReportFlags, SeedFlags
 from student.fit import build_joint_configs, vectors_source
-from student.initial_weights.pretrained import given_vectors, has_pretrained, read_pretrained
 from student.initial_weights.run import source_sha256
+from student.initial_weights.vectors import given_vectors, has_pretrained, read_pretrained
 from student.model.architecture import Facts, TaskConfig
 from student.settings import SETS, RunPlaces, SweepSettings, TrainSettings, load_recipe, with_recipe
 from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks

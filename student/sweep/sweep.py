@@ -19,7 +19,7 @@ from pipeline.training import best_epoch
 from pipeline.training.best_epoch import quality
 from pipeline.training.joint import entry_of
 from pipeline.training.run_record import STUDENTS, Entry
-from student.initial_weights.words import FLAG
+from student.initial_weights.vectors import INIT_FLAG
 from student.losses.ted_filters import FILTERS_FILE
 from student.settings import Start, SweepSettings, TrainSettings
 from student.summary import rank
@@ -101,7 +101,7 @@ def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
     start, filters = Start(init=fixed.get("init")), fixed.get("filters")
     return {
         "init_from_sha256": sha256(start.folder / WEIGHTS_FILE) if start.folder else None,
-        "init_vectors_sha256": file_sha256(start.words, FLAG) if start.words else None,
+        "init_vectors_sha256": file_sha256(start.words, INIT_FLAG) if start.words else None,
         "filters_sha256": sha256(Path(filters) / FILTERS_FILE) if filters else None,
     }
 

@@ -21,7 +21,7 @@ from student.encoders.aligned import AlignedEncoder
 from student.encoders.matrices import MatrixEncoder, MatrixProduct
 from student.encoders.recurrent import RecurrentEncoder
 from student.export.engine_file import write_engine_file
-from student.export.stored import stored_student
+from student.export.html_file import stored_student
 from student.model.architecture import sequences
 from student.model.student import TaskStudent, TokenLabelStudent
 from student.predict.predictor import Predictor

@@ -15,8 +15,7 @@ from pipeline.record_file import read_record, write_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run_record import STUDENTS
 from student.data import load_examples
-from student.evaluate import evaluate
-from student.labelled_file import evaluate_file
+from student.evaluate import evaluate, evaluate_file
 from student.lessons.examples import student_logits
 from student.model.student import Student
 from student.run_settings import EvaluateSettings

@@ -40,7 +40,7 @@ from distill.apps.serve.requests import (
 from distill.apps.serve.served import Ranking, Served, rankings
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, did_you_mean
-from student.page.compose import compose, hashes
+from student.page import compose, hashes
 
 Answer = Callable[[Served, ServeSettings, Any], Awaitable[bytes]]
 REF = "#/components/schemas/{model}"

@@ -8,7 +8,7 @@
 #include "export.h"
 #include "dots.h"
 
-// What Python hands over, see student/kernels/native_alignment.py.
+// What Python hands over, see student/kernels/native_sequences.py.
 struct Pairs {
   const float* rows;      // of all tokens
   const int64_t* starts;  // of the sentences

@@ -8,7 +8,7 @@
 
 #include "export.h"
 
-// What Python hands over, see student/kernels/native_recurrence.py.
+// What Python hands over, see student/kernels/native_sequences.py.
 struct Steps {
   const float *gates, *values;  // of all tokens, 2 * size numbers each
   const int64_t* starts;        // of the sentences

@@ -21,8 +21,7 @@ from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import sigmoid
 from pipeline.tasks.task import load_task
 from pipeline.training.run_record import stored_thresholds
-from student.evaluate import evaluate
-from student.labelled_file import evaluate_file
+from student.evaluate import evaluate, evaluate_file
 from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings

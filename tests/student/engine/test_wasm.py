@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from student.engine.build_wasm import ZIG, build
+from student.engine.build import ZIG, build_wasm
 from student.export.export import export
 from student.run_settings import ExportSettings
 from tests.helpers.certificates import certify
@@ -190,7 +190,7 @@ def test_bytes_in_memory_are_a_student(files: dict[str, Path]) -> None:
 def test_the_module_is_that_of_the_sources(tmp_path: Path) -> None:
     if importlib.util.find_spec("ziglang") is None or version("ziglang") != ZIG:
         pytest.skip(f"needs ziglang {ZIG}")
-    build(tmp_path / "engine.wasm")
+    build_wasm(tmp_path / "engine.wasm")
     assert (tmp_path / "engine.wasm").read_bytes() == (PACKAGE / "engine.wasm").read_bytes(), (
-        "run python student/engine/build_wasm.py student/engine/node/engine.wasm"
+        "run python student/engine/build.py --wasm student/engine/node/engine.wasm"
     )

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from student.export.engine_file import METADATA, engine_tensors
-from student.export.html_file import CHUNK_BYTES, compressed, write_html
+from student.export.html_file import CHUNK_BYTES, compressed, stored_student, write_html
 from student.export.int8_rounding import COARSE_MAX, CoarseRounding
-from student.export.stored import stored_student
 from student.model.student import Student
 from tests.helpers.engine import OF_TEXTS, ROWS, SHAPE, by_torch, made
 from tests.helpers.node import PROGRAM, Node, running_node

@@ -20,8 +20,7 @@ from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
-from student.evaluate import evaluate
-from student.labelled_file import evaluate_file
+from student.evaluate import evaluate, evaluate_file
 from student.lessons.token_labels import TokenLabelLesson, TokenLabelTask
 from student.model.build_config import build_token_label_config
 from student.model.student import TokenLabelStudent, beside

@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
-from student.initial_weights.teacher import start_vectors
+from student.initial_weights.vectors import start_vectors
 from student.lessons.pretraining import first_batches
 from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig

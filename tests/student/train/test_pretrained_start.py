@@ -15,17 +15,17 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import LogitSet
 from pipeline.settings import given
 from student.encoders.encoder import Encoder
-from student.initial_weights import pretrained as vectors
-from student.initial_weights.pretrained import (
+from student.initial_weights import vectors as vectors
+from student.initial_weights.vectors import (
     pretrained_vocabulary,
     read_pretrained,
+    start_vectors,
     vocabulary_sha256,
     write_pretrained,
 )
-from student.initial_weights.teacher import start_vectors
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
-from student.reproduce import reproduce
+from student.record import reproduce
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
 from student.train import train

@@ -34,7 +34,7 @@ from student.model.heads import hidden_layer
 from student.model.student import Student, share_hidden
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.predict.predictor import Predictor
-from student.reproduce import reproduce
+from student.record import reproduce
 from student.row_adam import make_optimizer
 from student.run_settings import EvaluateSettings
 from student.settings import Divergence, Loss, TrainSettings

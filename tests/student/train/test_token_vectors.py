@@ -19,11 +19,16 @@ from pipeline.settings import given
 from student.data import load_examples
 from student.encoders.encoder import Encoder
 from student.export.export import with_small_tables
-from student.initial_weights.teacher import principal_components, sif_weights, start_from_vectors, start_vectors
-from student.initial_weights.words import start_from_words
+from student.initial_weights.vectors import (
+    principal_components,
+    sif_weights,
+    start_from_vectors,
+    start_from_words,
+    start_vectors,
+)
 from student.model.build_config import build_config
 from student.model.student import Student
-from student.reproduce import reproduce
+from student.record import reproduce
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
 from student.train import train
