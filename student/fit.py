@@ -31,7 +31,7 @@ from student.encoders.products import IS_COMPILED
 from student.initial_weights.bert import BertStart, copy_layers
 from student.initial_weights.run import HEAD, copy_embeddings, copy_weights, has_head_for
 from student.initial_weights.vectors import StartVectors, start_from_vectors, start_from_words
-from student.layer_stage import LayerTask, end_stage, layer_loss, learn_layers, stage_history
+from student.layer_stage import end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import with_default_encoder
@@ -45,7 +45,7 @@ from student.record import (
     write_tokenizer,
 )
 from student.row_adam import make_optimizer
-from student.settings import Epochs, TrainSettings, num_bigrams
+from student.settings import TrainSettings, num_bigrams
 from student.source_settings import SeveralTasks
 from student.training_data import (
     StudentTraining,
@@ -77,7 +77,7 @@ def fit_students(
     """Trains the student that settings describe, or the students of their ``tasks``, or resumes the training.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
-    first metric on the first dev split, the tokenizer, and a card. See `_fit_tasks` for several tasks.
+    first metric on the first dev split, the tokenizer, and a card.
 
     Args:
         settings: everything that decides the student.
@@ -211,10 +211,14 @@ def build_joint_configs(
     """
     names = [one.name for one in sets]
     twice = sorted({name for name in names if names.count(name) > 1})
-    raise_all(
-        ConfigError, "--tasks", [f"{one} is repeated, but each task's folder has the name of its set" for one in twice]
-    )
-    check_joint(dict(zip(names, facts, strict=True)))
+    problems = [f"{one} is repeated, but each task's folder has the name of its set" for one in twice]
+    raise_all(ConfigError, "--tasks", problems)
+    for key, (words, advice) in ONE_ENCODER.items():
+        values = [str(own[key])[:12] for own in facts]
+        if len({own[key] for own in facts}) > 1:
+            each = ", ".join(f"{name} has {value}" for name, value in zip(names, values, strict=True))
+            problems.append(f"tasks share an encoder, so their sets need the same {words}: {each}. {advice}")
+    raise_all(ConfigError, "--tasks", problems)
     # A loss flag may fit only some tasks, and each task takes the flags that fit it.
     kinds = {own["target"].kind for own in facts}
     losses = [one.loss.of_task(own["target"].kind, kinds) for one, own in zip(parts, facts, strict=True)]
@@ -227,20 +231,6 @@ def build_joint_configs(
             "--num-bigrams 0."
         )
     return [(own, made, designs[0][1]) for own, (made, _) in zip(fitting, designs, strict=True)]
-
-
-def check_joint(facts: Mapping[str, Facts]) -> None:
-    """Raises ConfigError if sets cannot share an encoder, naming the value of each.
-
-    ``facts`` are by name of the set.
-    """
-    problems = []
-    for key, (words, advice) in ONE_ENCODER.items():
-        values = {name: own[key] for name, own in facts.items()}
-        if len(set(values.values())) > 1:
-            each = ", ".join(f"{name} has {str(value)[:12]}" for name, value in values.items())
-            problems.append(f"tasks share an encoder, so their sets need the same {words}: {each}. {advice}")
-    raise_all(ConfigError, "--tasks", problems)
 
 
 def vectors_source(sets: Sequence[LogitSet]) -> int:
@@ -263,17 +253,7 @@ def fit(
         {split: one.kind.renumber(rows, pruned.active) for split, rows in part.items()}
         for one, part in zip(trainings, splits, strict=True)
     ]
-    layers: LayerLoss | None = None
-    if first.layers is not None:
-        assert isinstance(pruned.small[0], Student), "refused by the flags"
-        data, train = trainings[0].data, renumbered[0]["train"]
-        weight_N = row_weights(first.loss.class_weights, train)
-        known = (data.logit_set.sets[0], data.facts["special_ids"], train, weight_N)
-        layers = layer_loss(first.layers, pruned.small[0], *known)
-    # The published protocol trains the layer losses alone first, so that no weight between losses is needed.
-    if layers is not None and first.layers is not None and first.layers.intermediate_epochs:
-        _fit_layers(first, first.layers.intermediate_epochs, pruned.small[0], layers, renumbered[0]["train"], run)
-        layers = None
+    layers = _layers_beside(trainings[0], pruned.small[0], renumbered[0]["train"], run)
     beside = [] if layers is None else [layers]
     optimizer = make_optimizer(
         first.optimizer, pruned.small[0].encoder, *(small.head for small in pruned.small), *beside
@@ -286,56 +266,43 @@ def fit(
         )
         for number, (training, small, part) in enumerate(zip(trainings, pruned.small, renumbered, strict=True))
     }
-    if run.folder == trainings[0].folder:  # a single task saves into the run's own folder
-        (task,) = tasks.values()
-        schedule = schedule_of(first.epochs, first.seed, task.batches.steps_per_epoch)
-        history = loop.fit(run, task, optimizer, schedule, first.report_to)
-    else:
-        folders = [training.name for training in trainings]
+    whole: Any = next(iter(tasks.values()))
+    if run.folder != trainings[0].folder:  # only a single task saves into the run's own folder
+        names = [training.name for training in trainings]
         # Checkpoints hold the state of one module. The shared encoder is stored once, since tied names are dropped.
         model = nn.ModuleList([*pruned.small, *beside])
-        joint = JointTask(model, tasks, first.seed, lambda folder: pruned.write_all([folder / one for one in folders]))
-        schedule = schedule_of(first.epochs, first.seed, joint.batches.steps_per_epoch)
-        history = loop.fit(run, joint, optimizer, schedule, first.report_to)
+        whole = JointTask(model, tasks, first.seed, lambda folder: pruned.write_all([folder / name for name in names]))
+    epochs = first.epochs
+    assert epochs.num_train_epochs is not None, "set from the number of rows"
+    schedule = Schedule.of_epochs(
+        whole.batches.steps_per_epoch,
+        epochs.num_train_epochs,
+        first.seed,
+        warmup_steps=epochs.warmup_steps,
+        patience=epochs.early_stopping_patience,
+    )
+    history = loop.fit(run, whole, optimizer, schedule, first.report_to)
     # The best weights are those on disk. The students in memory hold the last epoch's.
     return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
 
 
-def _fit_layers(
-    settings: TrainSettings, num_epochs: int, small: TaskStudent, layers: LayerLoss, train: Any, run: Run
-) -> None:
-    """Trains a student only by the losses between layers: the first of two stages."""
-    assert isinstance(small, Student), "or there would be no layers"
-    # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
-    alone = make_optimizer(settings.optimizer, small.encoder, layers)
-    stage = LayerTask(small, layers, train, alone, settings.epochs.per_device_train_batch_size, settings.seed)
-    schedule = Schedule.of_epochs(
-        stage.batches.steps_per_epoch,
-        num_epochs,
-        settings.seed,
-        warmup_steps=settings.epochs.warmup_steps,
-        # The layer loss has no dev metric to choose by, so the last weights go on to the second stage.
-        save_best=False,
-    )
-    learn_layers(stage, schedule, small, run)
-
-
-def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> Schedule:
-    """Returns a schedule with an entry for each epoch. The weights of the best epoch are saved."""
-    assert epochs.num_train_epochs is not None, "set from the number of rows"
-    return Schedule.of_epochs(
-        steps_per_epoch,
-        epochs.num_train_epochs,
-        seed,
-        warmup_steps=epochs.warmup_steps,
-        patience=epochs.early_stopping_patience,
-    )
+def _layers_beside(training: StudentTraining, small: TaskStudent, train: Any, run: Run) -> LayerLoss | None:
+    """Returns the losses between layers beside that of the logits. Those of a stage of their own are trained here."""
+    settings, data = training.settings, training.data
+    if settings.layers is None:
+        return None
+    assert isinstance(small, Student), "refused by the flags"
+    weight_N = row_weights(settings.loss.class_weights, train)
+    layers = layer_loss(settings.layers, small, data.logit_set.sets[0], data.facts["special_ids"], train, weight_N)
+    if not settings.layers.intermediate_epochs:
+        return layers
+    # The published protocol trains the layer losses alone first, so that no weight between losses is needed.
+    learn_layers(settings, settings.layers.intermediate_epochs, small, layers, train, run)
+    return None
 
 
 def _new_students(
-    trainings: Sequence[StudentTraining],
-    trains: Sequence[Any],
-    vectors: StartVectors | None,
+    trainings: Sequence[StudentTraining], trains: Sequence[Any], vectors: StartVectors | None
 ) -> list[TaskStudent]:
     """Returns initial students that share the first one's encoder, and what they can of their heads."""
     first, start = trainings[0].settings, trainings[0].settings.start

@@ -36,19 +36,55 @@ from student.model.architecture import SpecialIds, StudentConfig
 from student.model.heads import HEADS
 from student.model.student import Student
 from student.model.weights import load_weights
-from student.row_adam import rows_of_batch
-from student.settings import LayerLosses, LayerLossName
+from student.row_adam import make_optimizer, rows_of_batch
+from student.settings import LayerLosses, LayerLossName, TrainSettings
 
 CONTRAST: LayerLossName = "hid-cls-contrast"
-
-
 # The stage's record has its own name, so that commands do not take its folder for a run.
 FOLDER, RECORD = "intermediate", "stage.json"
 
 
 def check_layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> None:
     """Raises ConfigError, naming every flag about layers that does not fit the student or its set."""
-    raise_all(ConfigError, "wrong flags", _problems(losses, config, record))
+    problems = [
+        f"--layer-loss {name}: compares attention, which --embedding {config.embedding} lacks. Use --embedding bert"
+        for name in losses.names
+        if LAYER_LOSSES[name].needs_attention and not config.bert
+    ]
+    if CONTRAST in losses.names and config.target.is_score:
+        problems.append(f"--layer-loss {CONTRAST}: negatives are rows of other labels, but a score has no labels")
+    if HEADS[config.head].reads_tokens:
+        problems.append(f"--layer-loss: is not supported by --head {config.head}, which reads tokens. Use another head")
+    if losses.filters is not None:
+        known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
+        missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
+        problems += [f"--filters {losses.filters}: has no filter of layer {', '.join(missing)}"] if missing else []
+    if "hid-seq" in losses.names and not ENCODERS[config.embedding].has_token_features:
+        problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has no features per token")
+    # Dropped tokens would shift the student's states against the stored ones.
+    if "hid-seq" in losses.names and config.token_dropout:
+        problems.append("--token-dropout: --layer-loss hid-seq compares every token")
+    raise_all(ConfigError, "wrong flags", problems + _layer_problems(losses, config, record))
+
+
+def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
+    stored, layers, problems = stored_layers(record), _layers(losses, config, record), []
+    for name in losses.names:
+        signal = _signal(name, record)
+        missing = [str(layer) for layer in layers if layer not in stored.get(signal, ())]
+        if missing or not layers:
+            wanted = ",".join(map(str, layers)) or "LAYERS"
+            what = f"has no {signal} of layer {', '.join(missing)}" if signal in stored else f"has no {signal}"
+            advice = f"Repeat its command with --keep {signal}={wanted}: {record.command}"
+            problems.append(f"--layer-loss {name}: the set {what}. {advice}")
+    if list(layers) != sorted(set(layers)):
+        problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
+    # The embedding output counts as a layer for states, but it has no attention.
+    has_squares = any(LAYER_LOSSES[name].needs_attention for name in losses.names)
+    most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
+    if len(layers) > most:
+        problems.append(f"--layers {','.join(map(str, layers))}: the student has only {most} layers for them")
+    return problems
 
 
 def layer_loss(
@@ -90,20 +126,15 @@ def layer_loss(
     for signal, target in targets.items():
         if not target.is_known_N.any():
             raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
-    for signal in ("attention", "values"):
-        if config.bert and signal in targets and targets[signal].width != config.bert.num_attention_heads:
-            raise ConfigError(
-                f"--num-attention-heads {config.bert.num_attention_heads}: the teacher's {signal} has "
-                f"{targets[signal].width} heads"
-            )
-    distances = [(LAYER_LOSSES[name], signals[name]) for name in losses.names]
+        own = config.bert.num_attention_heads if config.bert and signal in ("attention", "values") else None
+        if own is not None and target.width != own:
+            raise ConfigError(f"--num-attention-heads {own}: the teacher's {signal} has {target.width} heads")
     # Filters fit only the states of the set that they were trained on, which the fingerprint checks.
     filters = read_filters(losses.filters, record.fingerprint) if losses.filters else None
     kind_N = kinds(config.target, examples) if CONTRAST in signals else None
     if kind_N is not None and len(np.unique(kind_N[targets[signals[CONTRAST]].is_known_N])) < 2:
-        raise DataError(
-            f"--layer-loss {CONTRAST}: negatives are rows of other labels, but all rows have the same label"
-        )
+        raise DataError(f"--layer-loss {CONTRAST}: negatives are rows of other labels, but all rows have the same one")
+    distances = [(LAYER_LOSSES[name], signals[name]) for name in losses.names]
     return LayerLoss(distances, layers, student, targets, weight_N, filters, kind_N).to(student.device)
 
 
@@ -138,48 +169,6 @@ def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tu
     stored = stored_layers(record).get(_signal(losses.names[0], record), ())
     # A student without layers has a single state per token, which the teacher's last layer describes best.
     return stored if config.bert else stored[-1:]
-
-
-def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
-    problems = [
-        f"--layer-loss {name}: compares attention, which --embedding {config.embedding} lacks. Use --embedding bert"
-        for name in losses.names
-        if LAYER_LOSSES[name].needs_attention and not config.bert
-    ]
-    if CONTRAST in losses.names and config.target.is_score:
-        problems.append(f"--layer-loss {CONTRAST}: negatives are rows of other labels, but a score has no labels")
-    if HEADS[config.head].reads_tokens:
-        problems.append(f"--layer-loss: is not supported by --head {config.head}, which reads tokens. Use another head")
-    if losses.filters is not None:
-        known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
-        missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
-        problems += [f"--filters {losses.filters}: has no filter of layer {', '.join(missing)}"] if missing else []
-    if "hid-seq" in losses.names and not ENCODERS[config.embedding].has_token_features:
-        problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has no features per token")
-    # Dropped tokens would shift the student's states against the stored ones.
-    if "hid-seq" in losses.names and config.token_dropout:
-        problems.append("--token-dropout: --layer-loss hid-seq compares every token")
-    return problems + _layer_problems(losses, config, record)
-
-
-def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
-    stored, layers, problems = stored_layers(record), _layers(losses, config, record), []
-    for name in losses.names:
-        signal = _signal(name, record)
-        missing = [str(layer) for layer in layers if layer not in stored.get(signal, ())]
-        if missing or not layers:
-            wanted = ",".join(map(str, layers)) or "LAYERS"
-            what = f"has no {signal} of layer {', '.join(missing)}" if signal in stored else f"has no {signal}"
-            advice = f"Repeat its command with --keep {signal}={wanted}: {record.command}"
-            problems.append(f"--layer-loss {name}: the set {what}. {advice}")
-    if list(layers) != sorted(set(layers)):
-        problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
-    # The embedding output counts as a layer for states, but it has no attention.
-    has_squares = any(LAYER_LOSSES[name].needs_attention for name in losses.names)
-    most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
-    if len(layers) > most:
-        problems.append(f"--layers {','.join(map(str, layers))}: the student has only {most} layers for them")
-    return problems
 
 
 class LayerTask(TrainTask[list[int]]):
@@ -239,15 +228,30 @@ def end_stage(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def learn_layers(task: LayerTask, schedule: Schedule, student: Student, whole: Run) -> None:
+def learn_layers(
+    settings: TrainSettings, num_epochs: int, student: Student, layers: LayerLoss, train: Examples, whole: Run
+) -> None:
     """Trains a student in place only on layers, or loads the result of an earlier try.
 
     Args:
-        task: the task of the student.
-        schedule: the schedule of the stage.
+        settings: the settings of the run.
+        num_epochs: the epochs of the stage.
         student: the student of the run.
+        layers: the loss.
+        train: the training rows.
         whole: the run, in whose folder the stage has a subfolder.
     """
+    # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
+    optimizer = make_optimizer(settings.optimizer, student.encoder, layers)
+    task = LayerTask(student, layers, train, optimizer, settings.epochs.per_device_train_batch_size, settings.seed)
+    schedule = Schedule.of_epochs(
+        task.batches.steps_per_epoch,
+        num_epochs,
+        settings.seed,
+        warmup_steps=settings.epochs.warmup_steps,
+        # The layer loss has no dev metric to choose by, so the last weights go on to the second stage.
+        save_best=False,
+    )
     record, path = whole.record(), whole.folder / FOLDER / RECORD
     if path.exists() and read_work_record(path)["settings"] != record["settings"]:
         # An abandoned run with other settings may have left its stage here, before it had a checkpoint.

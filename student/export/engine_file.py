@@ -57,7 +57,7 @@ class Layers(NamedTuple):
         hidden: the hidden layer with a ReLU, or None.
         normalises: whether a LayerNorm precedes the last layer.
         weight_CH: the weights of the last layer.
-        bias_C: likewise.
+        bias_C: its bias.
     """
 
     hidden: nn.Linear | None
@@ -125,15 +125,12 @@ def write_engine_file(
     is_unrounded = table_dtype in (None, "float32") and head_dtype == "float32"
     certified = {task: margin_for_file(run, is_unrounded) for task, (_, run) in placed.items()}
     content = save(*engine_tensors(placed, tokenizer, table_dtype, head_dtype, Rounding(), certified))
-    write_atomically(path, partial(Path.write_bytes, data=_with_sorted_header(content)))
-
-
-def _with_sorted_header(content: bytes) -> bytes:
-    """Returns the content of a safetensors file with its metadata in order: safetensors writes it in any order."""
+    # Safetensors writes its metadata in any order, and a file must have the same bytes each time.
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:end]), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # tensors are aligned
-    return len(header).to_bytes(8, "little") + header + content[end:]
+    content = len(header).to_bytes(8, "little") + header + content[end:]
+    write_atomically(path, partial(Path.write_bytes, data=content))
 
 
 def engine_content(students: Mapping[str, TaskStudent], tokenizer: Tokenizer) -> bytes:
@@ -157,7 +154,7 @@ def engine_tensors(
     rounding: Rounding,
     certified: Mapping[str, CertifiedMargin | None] = MappingProxyType({}),
 ) -> tuple[Tensors, dict[str, str]]:
-    """Returns the tensors of the file and its metadata. See `write_engine_file`.
+    """Returns the tensors of the file and its metadata.
 
     Args:
         placed: students without `engine_problems`, and their folders. None: without what is only in a folder.
@@ -174,7 +171,9 @@ def engine_tensors(
         # Each was loaded from its own folder, with its own copy of what they share.
         share_hidden_layers([student.head for student, _ in placed.values()], is_equal)
         layers = [head_layers(student.head) for student, _ in placed.values()]
-        hidden_of = _hidden_of(layers)
+        # For each head the number of the first one with its hidden layer, normalised alike.
+        keys = [(k if head.hidden is None else head.hidden, head.normalises) for k, head in enumerate(layers)]
+        hidden_of = [keys.index(key) for key in keys]
         for number, (name, own_layers) in enumerate(zip(placed, layers, strict=True)):
             (student, run), margin = placed[name], certified.get(name)
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
@@ -188,25 +187,29 @@ def engine_tensors(
     configs = {name: student.config for name, (student, _) in placed.items()}
     tasks = [_task(*each) for each in zip(configs, configs.values(), layers, hidden_of, strict=True)]
     settings = _settings(one, tokenizer, list(configs.values()), tasks)
-    infos = [_info(name, student, tokenizer, run, certified.get(name)) for name, (student, run) in placed.items()]
+    infos = _infos(placed, tokenizer, certified)
     return tensors, {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
 
 
-def _info(
-    name: str, student: TaskStudent, tokenizer: Tokenizer, run: Path | None, certificate: CertifiedMargin | None
-) -> FileInfo:
-    """Returns what the engine does not read."""
-    config = student.config
-    return FileInfo.of(
-        config,
-        isinstance(student, TokenLabelStudent),
-        name=name,
-        num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
-        text_columns=None if run is None else text_columns(run),
-        thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),
-        certificate=certificate,
-        made_from={} if run is None else file_hashes(run),
-    )
+def _infos(
+    placed: Mapping[str, tuple[TaskStudent, Path | None]],
+    tokenizer: Tokenizer,
+    certified: Mapping[str, CertifiedMargin | None],
+) -> list[FileInfo]:
+    """Returns what the engine does not read, by task."""
+    return [
+        FileInfo.of(
+            student.config,
+            isinstance(student, TokenLabelStudent),
+            name=name,
+            num_special_tokens=tokenizer.num_special_tokens_to_add(student.config.is_pair),
+            text_columns=None if run is None else text_columns(run),
+            thresholds={} if run is None or not student.config.target.has_label_lists else stored_thresholds(run),
+            certificate=certified.get(name),
+            made_from={} if run is None else file_hashes(run),
+        )
+        for name, (student, run) in placed.items()
+    ]
 
 
 def head_layers(head: nn.Module) -> Layers:
@@ -225,13 +228,21 @@ def head_layers(head: nn.Module) -> Layers:
 def _encoder(
     student: TaskStudent, table_dtype: FileTableDtype | None, layer_dtype: HeadDtype, rounding: Rounding
 ) -> Tensors:
-    if isinstance(student.encoder, RecurrentEncoder):
-        return _recurrent_tables(student, student.encoder, table_dtype, rounding)
-    if not isinstance(student.encoder, AlignedEncoder):
-        return _matrix_tables(student, table_dtype, rounding)
     encoder = student.encoder
-    # All of them, also where a rounding keeps fewer: without its vector, a token is not even aligned with itself.
+    if not isinstance(encoder, AlignedEncoder | RecurrentEncoder):
+        return _matrix_tables(student, table_dtype, rounding)
+    # All of them, also where a rounding keeps fewer: without its vector, a token is not even aligned with itself, and
+    # still changes a state.
     token_R = encoder.used_ids()
+    if isinstance(encoder, RecurrentEncoder):
+        weight_RE, layers = encoder.vectors.trained.weight[token_R], (encoder.gate, encoder.value)
+        return {
+            **_row_of_token(student.config, token_R),
+            "norm": torch.stack([encoder.norm.weight, encoder.norm.bias]),
+            **_stored("rows", [Part(weight_RE, torch.zeros(1))], table_dtype, rounding, token_R),
+            "steps": torch.cat([layer.weight for layer in layers]),
+            "steps.bias": torch.cat([layer.bias for layer in layers]),
+        }
     tensors = _row_of_token(student.config, token_R) | _aligned_rows(encoder, token_R, table_dtype, rounding)
     tensors |= _layer("compare", encoder.compare.weight, layer_dtype, [encoder.vectors.size] * 4, rounding)
     return tensors | {"compare.bias": encoder.compare.bias, "neighbours": encoder.neighbours}
@@ -255,21 +266,6 @@ def _aligned_rows(
     return tensors | stored | {"rows.offset": (-mean_R * per_deviation_R).float()}
 
 
-def _recurrent_tables(
-    student: TaskStudent, encoder: RecurrentEncoder, dtype: FileTableDtype | None, rounding: Rounding
-) -> Tensors:
-    # All of them, because a token without its vector still changes a state.
-    token_R = encoder.used_ids()
-    weight_RE = encoder.vectors.trained.weight[token_R]
-    tensors = _row_of_token(student.config, token_R) | {"norm": torch.stack([encoder.norm.weight, encoder.norm.bias])}
-    tensors |= _stored("rows", [Part(weight_RE, torch.zeros(1))], dtype, rounding, token_R)
-    layers = (encoder.gate, encoder.value)
-    return tensors | {
-        "steps": torch.cat([layer.weight for layer in layers]),
-        "steps.bias": torch.cat([layer.bias for layer in layers]),
-    }
-
-
 def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding: Rounding) -> Tensors:
     encoder, config = matrix_encoder(student.encoder), student.config
     used_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
@@ -283,7 +279,14 @@ def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding:
     order_R, num_whole = _whole_first(parts)
     token_R, parts = token_R[order_R], [part._replace(rows_RF=part.rows_RF[order_R]) for part in parts]
     stored = _stored("rows", parts, dtype, rounding, token_R)
-    tensors = _row_of_token(config, token_R) | _vectors_apart(stored, num_whole, config.vector_size)
+    # Rows without matrices are vectors in a table of their own.
+    if num_whole < len(stored["rows"]):
+        apart = {name: tensor[:num_whole].contiguous() for name, tensor in stored.items()}
+        apart["vectors"] = stored["rows"][num_whole:, : config.vector_size].contiguous()
+        if "rows.scale" in stored:
+            apart["vectors.scale"] = stored["rows.scale"][num_whole:, 0].contiguous()
+        stored = apart
+    tensors = _row_of_token(config, token_R) | stored
     if encoder.bigrams is not None:
         vectors_KG = encoder.bigrams.vectors()
         tensors |= {"bigrams.pairs": encoder.bigrams.pairs_K2.int()}
@@ -306,17 +309,6 @@ def _whole_first(parts: Sequence[Part]) -> tuple[Tensor, int]:
     is_whole_R = torch.stack(differs).any(dim=0)
     is_whole_R[0] = True  # a table has rows
     return torch.argsort(~is_whole_R, stable=True), int(is_whole_R.sum())
-
-
-def _vectors_apart(stored: Tensors, num_whole: int, vector_size: int) -> Tensors:
-    """Returns stored rows, of which those without matrices are vectors in a table of their own."""
-    if num_whole == len(stored["rows"]):
-        return stored
-    apart = {name: tensor[:num_whole].contiguous() for name, tensor in stored.items()}
-    apart["vectors"] = stored["rows"][num_whole:, :vector_size].contiguous()
-    if "rows.scale" in stored:
-        apart["vectors.scale"] = stored["rows.scale"][num_whole:, 0].contiguous()
-    return apart
 
 
 def _row_of_token(config: TaskConfig, token_R: Tensor) -> Tensors:
@@ -354,12 +346,6 @@ def _int8(parts: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
     """Returns parts of rows side by side, divided by the scale of each row and part."""
     divided = [part / scale.unsqueeze(1) for part, scale in zip(parts, scales, strict=True)]
     return torch.cat(divided, dim=1).round().to(torch.int8)
-
-
-def _hidden_of(layers: Sequence[Layers]) -> list[int]:
-    """Returns for each head the number of the first one with its hidden layer, normalised alike."""
-    shared = [(number if one.hidden is None else one.hidden, one.normalises) for number, one in enumerate(layers)]
-    return [shared.index(one) for one in shared]
 
 
 def _layer(name: str, weight_HF: Tensor, dtype: HeadDtype, sizes: list[int], rounding: Rounding) -> Tensors:

@@ -41,7 +41,17 @@ def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
     # The engine searches added tokens as plain text, which these two settings would change.
     strange = [token["content"] for token in content["added_tokens"] if token["normalized"] or token["single_word"]]
     problems = [f"the tokenizer finds {name!r} in text by rules that the engine does not support" for name in strange]
-    return problems or _order_problems(tokenizer) or _word_problems(tokenizer)
+    # Unicode sorts the marks after a letter. The engine treats characters one by one, so no piece may depend on that
+    # order.
+    marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
+    if not problems and len(marks) > 1:
+        return ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
+    for text in [] if problems else [text for _, text in _runs(tokenizer.to_str()) if text and text != " "]:
+        # A character is part of a word, or a separate word between two spaces.
+        word = text[1:-1] if text.startswith(" ") and text.endswith(" ") else text
+        if not word or " " in word:
+            return [f"the tokenizer turns one character into {text!r}"]
+    return problems
 
 
 def tokens_across_words(tokenizer: Tokenizer) -> list[str]:
@@ -52,8 +62,20 @@ def tokens_across_words(tokenizer: Tokenizer) -> list[str]:
 
 
 def tokenizer_tensors(tokenizer: Tokenizer) -> dict[str, Tensor]:
-    """Returns the tensors of the file, for a tokenizer without `tokenizer_problems`."""
-    return _characters(tokenizer) | _pieces(tokenizer)
+    """Returns the tensors of the file, for a tokenizer without `tokenizer_problems`.
+
+    They hold the conversion of each character, as runs of characters with the same result, and the pieces of words.
+    """
+    runs = _runs(tokenizer.to_str())
+    vocabulary: dict[str, int] = json.loads(tokenizer.to_str())["model"]["vocab"]
+    pieces = sorted((piece.encode(), number) for piece, number in vocabulary.items())
+    return {
+        **_texts("characters", [(text or "").encode() for _, text in runs]),
+        "characters.firsts": torch.tensor([first for first, _ in runs], dtype=torch.int32),
+        "characters.selves": torch.tensor([text is None for _, text in runs], dtype=torch.uint8),
+        **_texts("pieces", [piece for piece, _ in pieces]),
+        "pieces.ids": torch.tensor([number for _, number in pieces], dtype=torch.int32),
+    }
 
 
 def tokenizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -69,69 +91,23 @@ def tokenizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _characters(tokenizer: Tokenizer) -> dict[str, Tensor]:
-    """Returns the conversion of each character, as runs of characters with the same result."""
-    runs = _runs(tokenizer.to_str())
-    texts = [(text or "").encode() for _, text in runs]
-    return {
-        "characters": _bytes(texts),
-        "characters.ends": _ends(texts),
-        "characters.firsts": torch.tensor([first for first, _ in runs], dtype=torch.int32),
-        "characters.selves": torch.tensor([text is None for _, text in runs], dtype=torch.uint8),
-    }
-
-
 @lru_cache(maxsize=16)  # takes a second
 def _runs(tokenizer_json: str) -> Runs:
     tokenizer = Tokenizer.from_str(tokenizer_json)
-    return _with_space(characters(tokenizer, _alphabet(tokenizer)))
-
-
-def _with_space(runs: Runs) -> Runs:
-    """Returns the same runs, with the space character as a separator."""
-    by_first = dict(runs)
+    by_first = dict(characters(tokenizer, _alphabet(tokenizer)))
+    # The space character is a separator.
     before, behind = (max(first for first in by_first if first <= ord(" ") + k) for k in (0, 1))
     return sorted((by_first | {ord(" "): " ", ord(" ") + 1: by_first[behind if behind > ord(" ") else before]}).items())
 
 
-def _is_one_word(text: str) -> bool:
-    """Whether a character is part of a word, or a separate word between two spaces."""
-    word = text[1:-1] if text.startswith(" ") and text.endswith(" ") else text
-    return " " not in word and bool(word)
-
-
-def _pieces(tokenizer: Tokenizer) -> dict[str, Tensor]:
-    vocabulary: dict[str, int] = json.loads(tokenizer.to_str())["model"]["vocab"]
-    pieces = sorted((piece.encode(), number) for piece, number in vocabulary.items())
-    texts = [piece for piece, _ in pieces]
-    ids = torch.tensor([number for _, number in pieces], dtype=torch.int32)
-    return {"pieces": _bytes(texts), "pieces.ends": _ends(texts), "pieces.ids": ids}
-
-
-def _bytes(texts: list[bytes]) -> Tensor:
-    return torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy())
-
-
-def _ends(texts: list[bytes]) -> Tensor:
-    return torch.tensor([len(text) for text in texts], dtype=torch.int64).cumsum(0).int()
+def _texts(name: str, texts: list[bytes]) -> dict[str, Tensor]:
+    """Returns texts end to end, and their ends."""
+    ends = torch.tensor([len(text) for text in texts], dtype=torch.int64).cumsum(0).int()
+    return {name: torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy()), f"{name}.ends": ends}
 
 
 def _alphabet(tokenizer: Tokenizer) -> set[str]:
     return set("".join(json.loads(tokenizer.to_str())["model"]["vocab"]))
-
-
-def _order_problems(tokenizer: Tokenizer) -> list[str]:
-    """Unicode sorts the marks after a letter.
-
-    The engine treats characters one by one, so no piece may depend on that order.
-    """
-    marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
-    return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
-
-
-def _word_problems(tokenizer: Tokenizer) -> list[str]:
-    texts = [text for _, text in _runs(tokenizer.to_str()) if text and text != " " and not _is_one_word(text)]
-    return [f"the tokenizer turns one character into {texts[0]!r}"] if texts else []
 
 
 def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
