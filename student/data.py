@@ -127,23 +127,18 @@ def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
 
 
 def _examples(logit_set: ExampleSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
-    is_pair = logit_set.record.is_pair
+    record = logit_set.record
     examples = Examples(
         ragged(rows.column("ids1")),
-        ragged(rows.column("ids2")) if is_pair else None,
-        *gold_arrays(logit_set.record.target, rows),
-        logits_of(rows, logit_set.record.target.num_logits),
+        ragged(rows.column("ids2")) if record.is_pair else None,
+        *gold_arrays(record.target, rows),
+        logits_of(rows, record.target.num_logits),
         weight_N,
         np.stack([rows.column(name).to_numpy().astype(np.int64) for name in ("source_row", "variant")], axis=1),
         keys_sha256(rows),
     )
-    _check_ranges(logit_set, split, examples)
-    return examples
-
-
-def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None:
-    """Checks ids, labels and logits against the record, because a downloaded set may falsely claim to be verified."""
-    record, where = logit_set.record, f"{logit_set.root}, {split}"
+    # Ids, labels and logits are checked, because a downloaded set may falsely claim to be verified.
+    where = f"{logit_set.root}, {split}"
     for part in examples.sequences:
         low, high = int(part.flat.min(initial=0)), int(part.flat.max(initial=0))
         # An id beyond the tables would raise an index error in a kernel, without the name of the set.
@@ -157,6 +152,7 @@ def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None
     # One NaN would turn all weights into NaN at the first step that reads its row.
     if not np.isfinite(examples.teacher_NC).all():
         raise IntegrityError(f"{where}: a logit is not a finite number")
+    return examples
 
 
 def as_read(rows: Examples, config: StudentConfig) -> Examples:
@@ -255,9 +251,7 @@ def _taken(rows: Examples, is_taken_N: Bools) -> Examples:
 
 def row_weights(class_weights: ClassWeights | None, examples: Examples) -> Floats:
     """Returns the factors of each row's losses, of logits and of layers, float32 [N]."""
-    if class_weights is None:
-        return examples.weight_N
-    return examples.weight_N * balanced_weights(examples)
+    return examples.weight_N if class_weights is None else examples.weight_N * balanced_weights(examples)
 
 
 def balanced_weights(examples: Examples) -> Floats:

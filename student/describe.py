@@ -14,7 +14,7 @@ from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config
 from student.model.card import summary
 from student.model.config_file import read_task_config
-from student.model.student import TaskStudent, num_bytes, num_parameters
+from student.model.student import num_bytes, num_parameters
 from student.model.weights import stored_bytes
 from student.settings import load_recipe
 from student.source_settings import OneTask
@@ -49,11 +49,18 @@ def describe_config(config: TaskConfig) -> dict[str, Any]:
     # The row index holds no parameters, so it would be an empty line.
     parts = {name: num_parameters(part) for name, part in student.encoder.named_children() if name != "rows"}
     parts |= {name: parameter.numel() for name, parameter in student.encoder.named_parameters(recurse=False)}
+    encoder, (per_token, per_input) = student.encoder, student.head_multiply_adds
+    # Only attention has costs that grow with L², so other students omit the key.
+    pairs = {"per_pair_of_tokens": encoder.multiply_adds_per_pair} if encoder.multiply_adds_per_pair else {}
     return {
         "architecture": {"task": config.task, **summary(config), "logits": str(config.target.num_logits)},
         "parameters": parts | {"head": num_parameters(student.head), "total": num_parameters(student)},
         "bytes": num_bytes(student),
-        "multiply_adds": _multiply_adds(student),
+        "multiply_adds": {
+            "per_token": encoder.multiply_adds + per_token,
+            "per_input": encoder.multiply_adds_per_input + per_input,
+            **pairs,
+        },
     }
 
 
@@ -73,11 +80,3 @@ def _config_of(run_or_recipe: str) -> TaskConfig:
         "max_seq_length": 128,
     }
     return build_config(settings, facts)
-
-
-def _multiply_adds(student: TaskStudent) -> dict[str, int]:
-    encoder, (per_token, per_input) = student.encoder, student.head_multiply_adds
-    # Only attention has costs that grow with L², so other students omit the key.
-    pairs = {"per_pair_of_tokens": encoder.multiply_adds_per_pair} if encoder.multiply_adds_per_pair else {}
-    whole = {"per_token": encoder.multiply_adds + per_token, "per_input": encoder.multiply_adds_per_input + per_input}
-    return whole | pairs

@@ -57,7 +57,7 @@ from student.training_data import (
     source_of,
     task_facts,
 )
-from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained, with_bigrams
+from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained
 
 # Writes files to a folder, given the finished students in it, each with its own folder.
 WriteFile = Callable[[Path, Mapping[Path, TaskStudent]], object]
@@ -312,7 +312,9 @@ def _new_students(
     most = 0 if num_bigrams(first.encoder, trainings[0].num_rows) == 0 else trainings[0].student_config.num_bigrams
     pairs_K2 = frequent_pairs(trains, most)
     for training in trainings:
-        student_config = with_bigrams(training.student_config, len(pairs_K2))
+        size = training.student_config.bigram_size if len(pairs_K2) else 0
+        bigrams = {"num_bigrams": len(pairs_K2), "bigram_size": size}
+        student_config = training.student_config.model_copy(update=bigrams)
         students.append(training.kind.student(student_config, students[0].encoder if students else None))
     share_hidden(students)
     # Which pairs exist must be known before weights are copied, because copied pairs are matched by token.

@@ -59,13 +59,6 @@ class UsedRows:
         self.more.append([torch.empty_like(gradient_TX) for gradient_TX in self.gradients])
         return self.more[-1]
 
-    def add_up(self) -> None:
-        """Adds the gradients of further readings to those of the first."""
-        # Gradients add up per token, so later readings can be merged before tokens are grouped by row.
-        for gradients in self.more:
-            torch._foreach_add_(self.gradients, gradients)
-        self.more.clear()
-
 
 class TableRows:
     """Tables that are used with the same ids.
@@ -101,7 +94,10 @@ class TableRows:
         """Adds up the gradients of each row's tokens. Returns the sum of their squares."""
         # Clipping needs the sum before the step does, and adding up twice would double the gradients.
         if used.squares is None:
-            used.add_up()
+            # Gradients add up per token, so later readings can be merged before tokens are grouped by row.
+            for gradients in used.more:
+                torch._foreach_add_(used.gradients, gradients)
+            used.more.clear()
             used.squares = self.kernels.sum_gradients(self._rows, used.groups)
         return used.squares
 

@@ -182,22 +182,14 @@ def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
     return np.stack([pair_K >> BITS, pair_K & (2**BITS - 1)], axis=1)
 
 
-def with_bigrams(config: C, count: int) -> C:
-    """Returns a student's configuration with the number of found pairs."""
-    return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
-
-
 def _pairs_of_rows(examples: Rows) -> Ints:
     """Each row's pairs, each once, as one number, int64 [P]."""
     # A row of weight 0 trains nothing, so its pairs would keep vectors of 0.
     counted = np.flatnonzero(examples.weight_N)
-    pairs_P2 = np.concatenate([_pairs(part.take(counted)) for part in examples.sequences])
+    pairs = []
+    for ids in (part.take(counted) for part in examples.sequences):
+        row_T = np.repeat(np.arange(len(ids.lengths)), ids.lengths)
+        first_P = np.flatnonzero(row_T[1:] == row_T[:-1])
+        pairs.append(np.stack([row_T[first_P], ids.flat[first_P] << BITS | ids.flat[first_P + 1]], axis=1))
     # Counting rows instead of occurrences keeps one long, repetitive text from deciding.
-    return np.unique(pairs_P2, axis=0)[:, 1]
-
-
-def _pairs(ids: Ragged) -> Ints:
-    """Returns the row of each pair, and its two tokens as one number, int64 [P, 2]."""
-    row_T = np.repeat(np.arange(len(ids.lengths)), ids.lengths)
-    first_P = np.flatnonzero(row_T[1:] == row_T[:-1])
-    return np.stack([row_T[first_P], ids.flat[first_P] << BITS | ids.flat[first_P + 1]], axis=1)
+    return np.unique(np.concatenate(pairs), axis=0)[:, 1]

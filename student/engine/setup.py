@@ -15,7 +15,6 @@ class WithLibrary(build_py):
     """Builds the library next to the package's files."""
 
     def run(self) -> None:
-        """Copies the files, and builds the library next to them."""
         super().run()
         build(Path(self.build_lib, "distill_student", LIBRARY).absolute())
 
@@ -24,7 +23,6 @@ class ForAllPythons(bdist_wheel):
     """A wheel that depends on the platform, but on no version of Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Returns the wheel's tags."""
         return "py3", "none", super().get_tag()[2]
 
 
@@ -32,7 +30,6 @@ class Compiled(Distribution):
     """A package with compiled code."""
 
     def has_ext_modules(self) -> bool:
-        """Returns True."""
         return True
 
 

@@ -70,8 +70,10 @@ def export(config: ExportSettings) -> dict[str, Any]:
     if tables != "float32" and tables != student.config.table_dtype:
         exported = with_small_tables(student, tables)
     rows = _dev_rows(config, student, record)
-    before, after = _evaluations(student, exported, rows)
-    result = _compared(before, after) | {"bytes": _bytes(config, student, exported)}
+    scores, after = _scores(student, exported, rows)
+    before = bytes_on_disk(student, config.run)
+    result: dict[str, Any] = {"scores": scores}
+    result["bytes"] = {"before": before, "after": before if exported is student else num_bytes(exported)}
     if config.onnx is not None:
         make_folder(config.onnx.parent)
         difference = write_onnx(exported, config.onnx)
@@ -129,8 +131,11 @@ def _export_html(path: Path, config: ExportSettings, student: TaskStudent, recor
     # With one key, because safetensors writes several in any order.
     content = save(tensors, {METADATA: metadata[METADATA]})
     write_html(content, config.run.absolute().name, path, text_columns(config.run) or ())
-    scores = _compared(*_evaluations(student, stored_student(student, tensors), rows))
-    return scores | {"bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
+    scores, _ = _scores(student, stored_student(student, tensors), rows)
+    return {
+        "scores": scores,
+        "bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size},
+    }
 
 
 def _occurrences(config: ExportSettings, student: Student, record: Record) -> Ints | None:
@@ -149,28 +154,19 @@ def _occurrences(config: ExportSettings, student: Student, record: Record) -> In
     return np.bincount(tokens, minlength=student.config.num_tokens)
 
 
-def _evaluations(
+def _scores(
     student: TaskStudent, exported: TaskStudent, rows: dict[str, Any]
-) -> tuple[dict[str, Evaluation], dict[str, Evaluation]]:
+) -> tuple[dict[str, Any], dict[str, Evaluation]]:
+    """Returns the metrics per split before and after an export, and the evaluation of the exported student."""
     kind = KINDS[student.config.rows]
-    before = {split: kind.evaluate_split(student, part) for split, part in rows.items()}
+    before = after = {split: kind.evaluate_split(student, part) for split, part in rows.items()}
     # A pure ONNX export changes no number, so a second evaluation would repeat the first.
-    if exported is student:
-        return before, before
-    return before, {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
-
-
-def _bytes(config: ExportSettings, student: TaskStudent, exported: TaskStudent) -> dict[str, int]:
-    before = bytes_on_disk(student, config.run)
-    return {"before": before, "after": before if exported is student else num_bytes(exported)}
-
-
-def _compared(before: dict[str, Evaluation], after: dict[str, Evaluation]) -> dict[str, Any]:
-    scores = {
+    if exported is not student:
+        after = {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
+    return {
         split: {name: {"before": value, "after": after[split]["gold"][name]} for name, value in e["gold"].items()}
         for split, e in before.items()
-    }
-    return {"scores": scores}
+    }, after
 
 
 @torch.no_grad()
@@ -182,7 +178,9 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
     """
     # Neutral rows need no storage: all of them share the padding's row.
     used_R, encoder = student.encoder.used_ids(), matrix_encoder(student.encoder)
-    small = type(student)(student.config.model_copy(update=_smaller(dtype, len(used_R))))
+    # Small tables are stored as they are: rounding them again would change them.
+    smaller = {"table_dtype": dtype, "used_rows": len(used_R), "weights": "float32"}
+    small = type(student)(student.config.model_copy(update=smaller))
     small.head.load_state_dict(student.head.state_dict())
     small_encoder = matrix_encoder(small.encoder)
     assert small_encoder.rows is not None
@@ -194,11 +192,6 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
         _fill(small_encoder.bigrams.table, encoder.bigrams.table.weight, dtype)
     small.companions = dict(student.companions)
     return small.eval()
-
-
-def _smaller(dtype: SmallDtype, used_rows: int) -> dict[str, Any]:
-    # Small tables are stored as they are: rounding them again would change them.
-    return {"table_dtype": dtype, "used_rows": used_rows, "weights": "float32"}
 
 
 def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None:

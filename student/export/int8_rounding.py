@@ -73,19 +73,16 @@ class CoarseRounding(Rounding):
     count_V: Ints | None
 
     def kept(self, token_R: Tensor, pad_id: int) -> Tensor:
-        """See `Rounding`."""
         if self.count_V is None:
             return token_R
         is_kept_R = torch.from_numpy(self.count_V[token_R.numpy()] > 0) | (token_R == pad_id)
         return token_R[is_kept_R]
 
     def rows(self, value_RF: Tensor, token_R: Tensor | None = None, is_matrix: bool = False) -> Tensor:
-        """See `Rounding`."""
         count_R = None if self.count_V is None or token_R is None else self.count_V[token_R.numpy()]
         return coarse_steps(value_RF, MATRIX_STEP if is_matrix else VECTOR_STEP, count_R)
 
     def layer(self, weight_RF: Tensor) -> Tensor:
-        """See `Rounding`."""
         return coarse_steps(weight_RF, LAYER_STEP)
 
 

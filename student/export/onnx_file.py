@@ -115,6 +115,12 @@ def write_onnx(student: TaskStudent, path: Path) -> float:
 
 def _export(student: TaskStudent, path: Path) -> None:
     names = [f"ids{number + 1}" for number in range(student.config.num_sequences)]
+    graph: nn.Module
+    if isinstance(student, TokenLabelStudent):
+        graph = TokenGraph(student)
+    else:
+        assert isinstance(student, Student), "there is no other kind"
+        graph = Graph(student)
     batch = torch.export.Dim("batch")
     shapes = {
         name: {0: batch, 1: torch.export.Dim(f"length{name[-1]}", max=student.config.max_seq_length)} for name in names
@@ -123,7 +129,7 @@ def _export(student: TaskStudent, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of torch about its own code
         program = torch.onnx.export(
-            _graph(student).eval(),
+            graph.eval(),
             _random_ids(student, EXAMPLE_SHAPE[0], min(EXAMPLE_SHAPE[1], student.config.max_seq_length)),
             dynamo=True,
             dynamic_shapes=shapes,
@@ -140,31 +146,20 @@ def _export(student: TaskStudent, path: Path) -> None:
     program.save(path)
 
 
-def _graph(student: TaskStudent) -> nn.Module:
-    if isinstance(student, TokenLabelStudent):
-        return TokenGraph(student)
-    assert isinstance(student, Student), "there is no other kind"
-    return Graph(student)
-
-
-def _logits(student: TaskStudent, ids: tuple[torch.Tensor, ...]) -> tuple[np.ndarray, Any]:
-    """Returns torch's outputs, and which numbers of the file's outputs correspond to them."""
-    with torch.inference_mode():
-        if not isinstance(student, TokenLabelStudent):
-            return student(*ids).numpy(), ...
-        (ids_BL,) = ids
-        return student(*without_padding(ids_BL, student.config.pad_id)).numpy(), (
-            ids_BL != student.config.pad_id
-        ).numpy()
-
-
+@torch.inference_mode()
 def _difference(student: TaskStudent, session: "onnxruntime.InferenceSession") -> float:
-    longest = student.config.max_seq_length
+    longest, pad_id = student.config.max_seq_length, student.config.pad_id
     worst = 0.0
     for batch_size in CHECKED_BATCHES:
         for length in sorted({1, 2, min(13, longest), longest}):
             ids = _random_ids(student, batch_size, length)
-            expected_BC, is_compared = _logits(student, ids)
+            # Which numbers of the file's outputs correspond to torch's: not those of padding, where words are labelled.
+            is_compared: Any = ...
+            if isinstance(student, TokenLabelStudent):
+                is_compared = (ids[0] != pad_id).numpy()
+                expected_BC = student(*without_padding(ids[0], pad_id)).numpy()
+            else:
+                expected_BC = student(*ids).numpy()
             inputs = {value.name: part.numpy() for value, part in zip(session.get_inputs(), ids, strict=True)}
             (logits_BC,) = session.run(None, inputs)
             difference = float(np.abs(logits_BC[is_compared] - expected_BC).max())

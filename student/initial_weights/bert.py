@@ -40,8 +40,6 @@ ADVICE = "Give --init FOLDER_OF_A_BERT, or --init noise"
 # Checkpoints from before 2019 use TensorFlow's names, and many on the hub were never converted.
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 LAYER = "encoder.layer."
-
-
 # Weights are read one at a time on demand, since a whole teacher may not fit the memory.
 Weights = Mapping[str, Callable[[], torch.Tensor]]
 
@@ -134,7 +132,11 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
     with open_weights(start.files) as weights:
         stored = {_plain(name): read for name, read in weights.items()}
         for name, parameter in encoder.named_parameters():
-            source = _source(name, start.layers)
+            source = name
+            if name.startswith(LAYER):
+                number, rest = name.removeprefix(LAYER).split(".", 1)
+                # Users count layers from 1, since layer 0 of the stored states is the embedding. Files count from 0.
+                source = f"{LAYER}{start.layers[int(number)] - 1}.{rest}"
             # The pooler may be missing, because BERTs without a classification head have no pooler.
             if source in stored:
                 _copy(stored[source](), parameter, source)
@@ -232,15 +234,6 @@ def _plain(name: str) -> str:
     return name
 
 
-def _source(name: str, layers: tuple[int, ...]) -> str:
-    """Returns the name of a student's weight in its source file, where layers count from 0."""
-    if not name.startswith(LAYER):
-        return name
-    number, rest = name.removeprefix(LAYER).split(".", 1)
-    # Users count layers from 1, since layer 0 of the stored states is the embedding. Files count from 0.
-    return f"{LAYER}{layers[int(number)] - 1}.{rest}"
-
-
 @torch.no_grad()
 def _copy(source: torch.Tensor, parameter: torch.nn.Parameter, name: str) -> None:
     """Copies a weight. One vocabulary may have additional rows without tokens."""
@@ -270,7 +263,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(f"{path}: not an index of weights: {error!r}") from error
     # An index from elsewhere could name files outside its folder, so only plain names are accepted.
-    wrong = [name for name in names if not _is_here(folder, name)]
+    wrong = [name for name in names if not isinstance(name, str) or name != Path(name).name]
+    wrong = wrong or [name for name in names if not (name.endswith(".safetensors") and (folder / name).is_file())]
     if wrong or not names:
         raise IntegrityError(
             f"{path}: names {wrong[:1] or 'nothing'}, but there is no such file of weights in its folder"
@@ -296,8 +290,3 @@ def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
             yield weights
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise IntegrityError(f"{', '.join(map(str, files))}: not the weights of a BERT: {error}") from error
-
-
-def _is_here(folder: Path, name: object) -> bool:
-    is_name = isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors")
-    return is_name and (folder / str(name)).is_file()

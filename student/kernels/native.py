@@ -31,8 +31,6 @@ TABLES = ("vectors", "forward", "backward")
 LARGEST_SIDE = 64
 # Waking the other threads takes longer than the work on so few tokens.
 FEW_TOKENS = 64
-
-
 _ADDRESS, _LONG, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 # ctypes would pass Python integers as 32-bit numbers and truncate addresses without these declarations. For each
 # function: the types of its result and of its arguments.
@@ -100,13 +98,19 @@ class KernelBatch(ctypes.Structure):
         height, dtype = _height_and_type(tables)
         vectors_VE, *matrices = tables
         vector_size = 0 if vectors_VE is None else vectors_VE.shape[1]
+        widths = [table.shape[1] for table in matrices if table is not None]
+        side = math.isqrt(widths[0]) if widths else 0
+        if side > LARGEST_SIDE or any(width != side**2 for width in widths):
+            raise ValueError(
+                f"matrices of {widths} numbers: they must be the same square, of at most {LARGEST_SIDE} squared"
+            )
         return cls(
             *map(pointer, tables),
             *(0 if table is None else table.stride(0) for table in tables),
             height,
             vector_size,
             vector_size if with_max else 0,
-            _side([table.shape[1] for table in matrices if table is not None]),
+            side,
             NUMBERS[dtype],
             pointer(ids_T),
             pointer(starts_S),
@@ -118,15 +122,13 @@ class KernelBatch(ctypes.Structure):
 
     def features(self) -> int:
         """Returns F, the number of a sequence's features."""
-        return int(self.vector_size + self.max_size + self._products() * self.side**2)
+        products = (self.forward is not None) + (self.backward is not None)
+        return int(self.vector_size + self.max_size + products * self.side**2)
 
     def token_features(self) -> int:
         """Returns P, the number of a token's features."""
         # A scan stores suffix sums besides prefix sums, because the two differ at each token.
         return int(self.features() + (self.vector_size if self.backward else 0))
-
-    def _products(self) -> int:
-        return (self.forward is not None) + (self.backward is not None)
 
 
 class Gradients(ctypes.Structure):
@@ -173,9 +175,13 @@ def library_path(level: str) -> Path | None:
 
 def load(path: Path) -> ctypes.CDLL:
     """Loads kernels. They use the threads of torch's OpenMP library."""
-    # A second OpenMP runtime in the process would start its own threads and compete with torch for the cores.
-    for openmp in _openmp_libraries():
-        ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
+    # A second OpenMP runtime in the process would start its own threads and compete with torch for the cores. Torch
+    # ships OpenMP under a hashed file name, so only the list of mapped files gives its path.
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    for file in sorted({line.split(maxsplit=5)[-1].strip() for line in lines}):
+        if "libgomp" in file or "libiomp" in file or "libomp" in file:
+            ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     loaded = ctypes.CDLL(str(path))
     for name, (result, arguments) in SIGNATURES.items():
         # Outdated kernels lack functions. `is_current` reports them after loading, with a warning instead of an error.
@@ -183,16 +189,6 @@ def load(path: Path) -> ctypes.CDLL:
         if function is not None:
             function.restype, function.argtypes = result, arguments
     return loaded
-
-
-def _openmp_libraries() -> list[str]:
-    """Returns the paths of the OpenMP libraries that this process has loaded, torch's among them."""
-    # Torch ships OpenMP under a hashed file name, so only the list of mapped files gives its path.
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    files = {line.split(maxsplit=5)[-1].strip() for line in maps.read_text().splitlines()}
-    return sorted(file for file in files if "libgomp" in file or "libiomp" in file or "libomp" in file)
 
 
 def use_huge_pages(table: Tensor) -> None:
@@ -391,15 +387,6 @@ def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
         if table.numel() == 0 or table.shape[0] != height:
             raise ValueError(f"the {name} table is {tuple(table.shape)}: all tables must have the same number of rows")
     return height, dtype
-
-
-def _side(widths: list[int]) -> int:
-    side = math.isqrt(widths[0]) if widths else 0
-    if side > LARGEST_SIDE or any(width != side**2 for width in widths):
-        raise ValueError(
-            f"matrices of {widths} numbers: they must be the same square, of at most {LARGEST_SIDE} squared"
-        )
-    return side
 
 
 def check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int, has_gaps: bool = False) -> None:

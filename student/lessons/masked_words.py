@@ -20,12 +20,12 @@ from pipeline.arrays import Ints, Ragged
 from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.record_file import Record
-from pipeline.sets.codecs import Decoder, Distribution
+from pipeline.sets.codecs import Distribution
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_rows, perplexity, split_table
 from pipeline.sets.open import Group
 from pipeline.training.run_record import Metrics
 from student.lessons.pretraining import GroupBatches, PretrainTask, card_text, first_batches
-from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
+from student.losses.masked_words import CHUNK, HeadPass, cross_entropy
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.student import default_device
 from student.pretrain_settings import PretrainSettings
@@ -151,13 +151,18 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
             from accelerate.utils import reduce
 
             positions = reduce(positions, reduction="mean")
-        teacher_of = stored_teacher(self._set, self._decoder, batch, self._temperature)
+        codec = self._set.record.codec
+
+        def teacher_of(part: slice) -> Distribution:
+            columns = {name: column[part] for name, column in batch.predictions.items()}
+            return codec.decode(columns, self._temperature, self._decoder)
+
         target_P = to_device(batch.target_P, state.device)
         softness = (self._alpha, self._temperature)
         return self._head.loss(features_PF, target_P, teacher_of, *softness, 1 / positions)
 
     def evaluate(self) -> Metrics:
-        """Returns the scores on the validation split. Every process computes all of them. See `scores_and_control`."""
+        # Every process computes all scores.
         return scores_and_control(self.model, self._set, self._log_frequency_V)
 
     def card(self, record: Record) -> str:
@@ -166,19 +171,6 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
             "codec": str(self.opened.record.codec),
         }
         return card_text("card_masked_words.md", "fill-mask", self.model, record, self.opened.record, own)
-
-
-def stored_teacher(
-    token_set: MaskedWordSet, decoder: Decoder | None, batch: MaskedBatch, temperature: float
-) -> TeacherOf:
-    """Returns the teacher's distributions at some of a batch's positions, decoded by the set's codec."""
-    codec = token_set.record.codec
-
-    def teacher_of(part: slice) -> Distribution:
-        columns = {name: column[part] for name, column in batch.predictions.items()}
-        return codec.decode(columns, temperature, decoder)
-
-    return teacher_of
 
 
 def log_frequencies(token_set: MaskedWordSet) -> torch.Tensor:
@@ -310,11 +302,15 @@ def control(student: MaskedWordStudent, token_set: MaskedWordSet, log_frequency_
         row.
     """
     student.eval()
-    mean_F = _mean_features(student, token_set, "validation")
-    if mean_F is None:
+    sum_F, positions = torch.zeros(student.head.in_features, dtype=torch.float64, device=student.device), 0
+    for part in scored_positions(student, token_set, "validation"):
+        sum_F += part.features_PF.double().sum(dim=0)
+        positions += len(part.features_PF)
+    if not positions:
         return {}
+    mean_F = (sum_F / positions).float()
     mean_1V, unigram_1V = head_logits(student, mean_F[None]), log_frequency_V.to(student.device)[None]
-    random, positions, sums = np.random.default_rng(0), 0, np.zeros(4)
+    random, sums = np.random.default_rng(0), np.zeros(4)
     for part in scored_positions(student, token_set, "validation"):
         target_P = part.target_P
         other_PF = part.features_PF[torch.from_numpy(others(len(target_P), random))]
@@ -325,7 +321,6 @@ def control(student: MaskedWordStudent, token_set: MaskedWordSet, log_frequency_
             head_logits(student, part.features_PF),
         )
         sums += [float(functional.cross_entropy(logits_PV, target_P, reduction="sum")) for logits_PV in logits]
-        positions += len(target_P)
     unigram, mean, other, own = (sums / positions).tolist()
     return {
         "unigram_loss": unigram,
@@ -341,12 +336,3 @@ def others(number: int, random: np.random.Generator) -> Ints:
     other_P = np.empty_like(order)
     other_P[order] = np.roll(order, 1)
     return other_P
-
-
-def _mean_features(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> torch.Tensor | None:
-    """Returns the mean of the features of a split's positions [F], float32, or None if it has no row."""
-    sum_F, positions = torch.zeros(student.head.in_features, dtype=torch.float64, device=student.device), 0
-    for part in scored_positions(student, token_set, split):
-        sum_F += part.features_PF.double().sum(dim=0)
-        positions += len(part.features_PF)
-    return (sum_F / positions).float() if positions else None

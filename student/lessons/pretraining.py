@@ -17,7 +17,6 @@ from pipeline.record_file import Record
 from pipeline.sets.card import hub_metadata
 from pipeline.sets.open import Group, GroupedSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
@@ -201,7 +200,10 @@ class GroupBatches(Generic[B]):
             for number, (groups, rows) in enumerate(self._pools(epoch)):
                 self._last = self._first + self._steps(rows)
                 if step < self._last:
-                    self._pool = self._read(groups)
+                    new = {shard.path: shard for shard, _ in groups if shard.path not in self._checked}
+                    self._set.check_shards(list(new.values()))
+                    self._checked |= new.keys()
+                    self._pool = self._read_pool(groups)
                     lengths = self._pool.lengths.tolist()
                     key = epoch * 2**20 + number
                     self._batches = shuffled_batches(lengths, self._batch_size, self._seed, key)
@@ -225,12 +227,6 @@ class GroupBatches(Generic[B]):
                 pools.append(([], 0))
             pools[-1] = ([*pools[-1][0], group], pools[-1][1] + rows)
         return pools
-
-    def _read(self, groups: list[Group]) -> RowPool[B]:
-        new: dict[str, Shard] = {shard.path: shard for shard, _ in groups if shard.path not in self._checked}
-        self._set.check_shards(list(new.values()))
-        self._checked |= new.keys()
-        return self._read_pool(groups)
 
 
 def first_batches(grouped: GroupedSet, split: str, read_pool: Callable[[list[Group]], RowPool[B]]) -> Iterator[B]:

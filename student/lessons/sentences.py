@@ -124,7 +124,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         return vector_loss(vectors_BH, stored_BH, self.settings.vector_loss, self.settings.temperature)
 
     def evaluate(self) -> Metrics:
-        """Returns the scores on the sentences of a held-out split. Every process computes all of them."""
+        # Every process computes all scores.
         return held_out_scores(self.model, self._set)
 
     def card(self, record: Record) -> str:

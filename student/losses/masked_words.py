@@ -37,14 +37,12 @@ class WithGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, features_PF: torch.Tensor, loss: torch.Tensor, d_features_PF: torch.Tensor) -> torch.Tensor:
-        """Returns the loss."""
         # Autograd cannot differentiate the in-place arithmetic of `HeadPass`, so its gradient is passed in ready-made.
         ctx.save_for_backward(d_features_PF)
         return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, d_loss: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Returns the gradient with respect to the features."""
         (d_features_PF,) = ctx.saved_tensors
         return d_loss * d_features_PF, None, None
 
@@ -123,7 +121,7 @@ class HeadPass:
         """Returns the logits of a chunk, padded to a round number of positions."""
         num_positions, num_features = features_PF.shape
         self._features_PG[:num_positions, :num_features] = features_PF
-        rounded = _rounded(num_positions)
+        rounded = -(-num_positions // STEP) * STEP
         return torch.mm(self._features_PG[:rounded], self._weight_VG.T, out=self._logits_PV[:rounded])
 
     def _add_up(self, d_logits_PV: torch.Tensor, first: bool) -> None:
@@ -164,10 +162,6 @@ def _to_gradient(
         part_PV.copy_(d_part_PV)
         total += loss_P.sum()
     return total
-
-
-def _rounded(number: int) -> int:
-    return -(-number // STEP) * STEP
 
 
 def position_loss(
@@ -230,7 +224,11 @@ def cross_entropy(
     # The softmax is not needed afterwards, so its memory becomes the gradient: a copy would be V numbers a position.
     gradient_PV = q_PV.mul_(mass_P[:, None])
     for weight, _, _, pull in terms:
-        _subtract(gradient_PV, weight, pull)
+        if isinstance(pull, Dense):
+            gradient_PV.sub_(weight * pull.probability_PV)
+        else:
+            # The tensor holds q times a mass already, so the entries are added to it instead of replacing it.
+            gradient_PV.index_put_((pull.position_E, pull.token_E), -weight * pull.probability_E, accumulate=True)
     return loss_P, gradient_PV
 
 
@@ -254,11 +252,3 @@ def _term(
         odds_P = (p.rest_P / free_P).where(mass_P < MOST_KEPT, 0)
         pull_E = pull_E - odds_P[p.position_E] * q_E
     return loss_P, torch.zeros_like(log_z_P).index_add(0, p.position_E, pull_E), replace(p, probability_E=pull_E)
-
-
-def _subtract(gradient_PV: torch.Tensor, weight: Weight, pull: Distribution) -> None:
-    if isinstance(pull, Dense):
-        gradient_PV.sub_(weight * pull.probability_PV)
-    else:
-        # The tensor holds q times a mass already, so the entries are added to it instead of replacing it.
-        gradient_PV.index_put_((pull.position_E, pull.token_E), -weight * pull.probability_E, accumulate=True)

@@ -1,14 +1,14 @@
-"""TED's filters: the part of a teacher's layers that matters for a task, learnt from stored states (Liang et al.
+"""TED's filters: the part of a teacher's layers that matters for a task, learnt from stored states.
 
-2023).
-
-It is the first stage of TED, from stored states of the first token, without a teacher in memory. The published stage
-trains with the teacher's dropout, but stored states are those of a teacher without dropout.
+Filters follow Liang et al. (2023). This is the first stage of TED, from stored states of the first token, without a
+teacher in memory. The published stage trains with the teacher's dropout, but stored states are those of a teacher
+without dropout.
 
 Shapes: T tokens, N rows, B rows of a batch, H the teacher's width, D the filters', C logits.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,6 @@ from student.pretrain_settings import FiltersSettings
 FILTERS_FILE, FILTERS_RECORD = "filters.safetensors", "filters.json"
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 DROPOUT = 0.1
-
-
 STANDARD_ROWS = 2000  # rows whose states determine the scale of a filter
 
 
@@ -74,18 +72,6 @@ class Filters(nn.Module):
         scale = 1 / (filtered_TD - mean_D).square().mean().sqrt().clamp(min=1e-6)
         found.weight.mul_(scale)
         found.bias.sub_(mean_D).mul_(scale)
-
-
-def task_head(dim: int, num_logits: int) -> nn.Sequential:
-    """Returns the head that trains a filter: dropout, Linear, tanh, dropout, Linear. Maps [B, D] to logits_BC."""
-    return nn.Sequential(
-        nn.Dropout(DROPOUT), nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(dim, num_logits)
-    )
-
-
-def write_filters(folder: Path, filters: Filters) -> None:
-    """Writes the filters' numbers atomically."""
-    write_tensors(folder / FILTERS_FILE, state_of(filters))
 
 
 def read_filters(folder: Path, fingerprint: str) -> Filters:
@@ -140,9 +126,13 @@ class FilterTask(TrainTask[list[int]]):
         self._alpha, self._record = settings.alpha, logit_set.record
         self._splits, self._targets, self._filters = splits, targets, filters
         self._layers = targets["train"].store.signal.layers
-        num_logits = self._record.target.num_logits
-        heads = {str(layer): task_head(settings.dim, num_logits) for layer in self._layers}
-        self._heads = nn.ModuleDict(heads)
+        dim, num_logits, drop = settings.dim, self._record.target.num_logits, partial(nn.Dropout, DROPOUT)
+        self._heads = nn.ModuleDict(
+            {
+                str(layer): nn.Sequential(drop(), nn.Linear(dim, dim), nn.Tanh(), drop(), nn.Linear(dim, num_logits))
+                for layer in self._layers
+            }
+        )
         self.model = nn.ModuleDict({"filters": filters, "heads": self._heads})
         self._known = np.flatnonzero(targets["train"].is_known_N)
         sizes = (settings.per_device_train_batch_size, settings.seed)
@@ -161,26 +151,26 @@ class FilterTask(TrainTask[list[int]]):
 
     def evaluate(self) -> Metrics:
         """Returns the task's metrics of the last layer's head on each dev split."""
-        return {split: self._scores(split) for split in self._targets if split != "train"}
+        found: Metrics = {}
+        for split in (name for name in self._targets if name != "train"):
+            rows, examples = np.flatnonzero(self._targets[split].is_known_N), self._splits[split]
+            with torch.inference_mode():
+                logits_NC = self._logits(split, self._layers[-1], rows).numpy()
+            gold = (examples.label_N[rows], examples.score_N[rows])
+            found[split] = score_logits(self._record.metrics, self._record.target, logits_NC, *gold)
+        return found
 
     def save(self, folder: Path) -> None:
         """Writes the filters, scaled by the states of the training rows."""
         rows = self._known[:: max(1, len(self._known) // STANDARD_ROWS)]
         for layer in self._layers:
             self._filters.standardise(layer, self._targets["train"].first(layer, rows))
-        write_filters(folder, self._filters)
+        write_tensors(folder / FILTERS_FILE, state_of(self._filters))
 
     def _logits(self, split: str, layer: int, rows: np.ndarray) -> torch.Tensor:
         filtered_BD = self._filters(layer, self._targets[split].first(layer, rows))
         logits_BC: torch.Tensor = self._heads[str(layer)](filtered_BD)
         return logits_BC
-
-    def _scores(self, split: str) -> dict[str, float]:
-        rows, examples = np.flatnonzero(self._targets[split].is_known_N), self._splits[split]
-        with torch.inference_mode():
-            logits_NC = self._logits(split, self._layers[-1], rows).numpy()
-        gold = (examples.label_N[rows], examples.score_N[rows])
-        return score_logits(self._record.metrics, self._record.target, logits_NC, *gold)
 
 
 def train_filters(settings: FiltersSettings, command: str) -> Record:
@@ -207,7 +197,8 @@ def train_filters(settings: FiltersSettings, command: str) -> Record:
         raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
     width = targets["train"].width
     folder = settings.output_dir or Path("filters") / logit_set.name
-    run = Run(folder, _decided(settings, logit_set, layers, width), command, record_name=FILTERS_RECORD)
+    of_set = {"layers": list(layers), "width": width, "logit_set_fingerprint": logit_set.record.fingerprint}
+    run = Run(folder, deciding(settings) | of_set, command, record_name=FILTERS_RECORD)
     finished = run.start()
     if finished is not None:
         return finished
@@ -219,11 +210,3 @@ def train_filters(settings: FiltersSettings, command: str) -> Record:
         task.batches.steps_per_epoch, settings.num_train_epochs, settings.seed, save_best=False
     )
     return run.finish({"history": fit(run, task, optimizer, schedule)})
-
-
-def _decided(settings: FiltersSettings, logit_set: ExampleSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
-    return deciding(settings) | {
-        "layers": list(layers),
-        "width": width,
-        "logit_set_fingerprint": logit_set.record.fingerprint,
-    }
