@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.parsing import parse_model
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
+from pipeline.parsing import parse_model
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.settings import flag_name, given
