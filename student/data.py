@@ -52,7 +52,7 @@ class Examples:
     Attributes:
         ids1: the first sentences' tokens.
         ids2: the second sentences' tokens, or None for single sentences.
-        label_N: int64 gold classes, or label_NC, with ``NO_LABEL`` for missing gold. See `gold_arrays`.
+        label_N: int64 gold classes, or label_NC, with ``NO_LABEL`` for missing gold.
         score_N: float32 gold scores, with NaN for missing gold.
         teacher_NC: float32 logits of the teacher, or of the mixture of teachers. Rows of a file have no logits: [0, C].
         weight_N: float32 weights of the rows in the loss, with the mean 1.
@@ -80,7 +80,6 @@ class Examples:
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:
-        """Returns one list of ids per row, or two."""
         return (self.ids1,) if self.ids2 is None else (self.ids1, self.ids2)
 
     @property
@@ -89,7 +88,7 @@ class Examples:
         return self.ids1.lengths if self.ids2 is None else np.maximum(self.ids1.lengths, self.ids2.lengths)
 
     def batch(self, rows: Sequence[int] | Ints) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the student's inputs for some rows: ids_T and starts_S of all sequences. See `Student.logits`."""
+        """Returns the student's inputs for some rows: ids_T and starts_S of all sequences."""
         taken = stacked([part.take(rows) for part in self.sequences])
         return torch.from_numpy(taken.flat), torch.from_numpy(taken.offsets)
 
@@ -113,7 +112,7 @@ def load_dev(logit_set: ExampleSet, split: str) -> Examples:
 
 
 def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
-    """Reads the training rows that a query selects. Their weights are scaled to the mean 1. See `read_chosen`.
+    """Reads the training rows that a query selects. Their weights are scaled to the mean 1.
 
     Raises:
         QueryError: if the query fails or returns wrong rows.

@@ -81,7 +81,7 @@ class TableRows:
         self._lazy: LazyAdamTerms | None = None
 
     def use(self, ids_T: Tensor, eps: float) -> UsedRows:
-        """Brings the rows of a batch up to date. See `RowAdam.use`."""
+        """Brings the rows of a batch up to date."""
         # Buffers grow before rows are grouped, because growing replaces the states that kernels point to.
         self._make_room(len(ids_T))
         groups = self.kernels.group(ids_T, len(self.tables[0]), self._padding_idx)
@@ -112,7 +112,7 @@ class TableRows:
         self.kernels.step(self._rows, used.groups, self._lazy, rates)
 
     def catch_up(self, eps: float) -> None:
-        """Brings every row to its value under dense Adam. See `RowAdam.catch_up`."""
+        """Brings every row to its value under dense Adam."""
         # Afterwards nothing is deferred, so the sums of past steps can be dropped.
         lazy, self._lazy = self._lazy, None
         if lazy is None:
@@ -296,7 +296,7 @@ def _rates(group: dict[str, Any], scale: float) -> Rates:
 
 
 class RowOptimizer(TrainOptimizer):
-    """Moves the rows of tables that a batch uses, and other parameters. See `RowAdam`."""
+    """Moves the rows of tables that a batch uses, and other parameters, by `RowAdam`."""
 
     inner: RowAdam
 
@@ -308,7 +308,6 @@ class RowOptimizer(TrainOptimizer):
         self.inner.clip_gradients(max_norm)
 
     def catch_up(self) -> None:
-        """Moves the rows that the last batches did not use to their values under dense Adam."""
         self.inner.catch_up()
 
 

@@ -1,4 +1,4 @@
-"""Functions for DuckDB that return the answers of students. See `register`."""
+"""Functions for DuckDB that return the answers of students."""
 
 from collections.abc import Callable
 from functools import cached_property

@@ -3,6 +3,6 @@
 The ordered products have two backends with the same four functions. `reference` is readable plain torch for any
 device, and `native` is C++ for the CPU. `student.encoders.products` chooses one. Adam on rows also has two backends,
 `lazy_adam` in plain torch and `native_training`, between which `student.row_adam` chooses. The latter also contains the
-loss, whose plain torch version is `student.losses.logit_losses.plain_loss`. `native_alignment` reads aligned pairs,
-whose plain torch version is in `student.encoders.aligned`.
+loss, whose plain torch version is `student.losses.logit_losses.plain_loss`. `native_sequences` reads aligned
+pairs and recurrences, whose plain torch versions are in `student.encoders`.
 """

@@ -54,7 +54,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = Fal
 
 
 def maxima(vectors_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
-    """Returns maxima_NE of the vectors of each sequence. See `largest`."""
+    """Returns maxima_NE of the vectors of each sequence, 0 for an empty one."""
     v_NLE = _vectors(vectors_VE, ids_T, starts_S)
     # Padding is zero, and a zero would win against a sequence whose numbers are all negative, so the mask is needed.
     is_token_NL = torch.arange(v_NLE.shape[1], device=starts_S.device) < starts_S.diff().unsqueeze(1)
@@ -130,10 +130,7 @@ def scan_backward(
     grad_TP: Tensor,
     out: RowGradients | None = None,
 ) -> RowGradients:
-    """Returns the gradients of `scan` with respect to the rows of tokens.
-
-    ``features_TP`` is its result. See `reduce_backward`.
-    """
+    """Returns the gradients of `scan`, whose result is ``features_TP``, with respect to the rows of tokens."""
     return _gradients(scan, tables, ids_T, starts_S, grad_TP, out)
 
 

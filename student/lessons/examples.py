@@ -192,7 +192,7 @@ def student_logits(student: Student, rows: Examples) -> Floats:
 
 
 class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
-    """Whole inputs, texts or pairs of them. See `TaskLesson`."""
+    """Whole inputs: texts, or pairs of them."""
 
     student, set_type, task = Student, ExampleSet, ExampleTask
     open_sets, renumber = staticmethod(open_sets), staticmethod(renumber)

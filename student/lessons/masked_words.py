@@ -100,7 +100,7 @@ def read_pool(token_set: MaskedWordSet, pad_id: int, groups: list[Group]) -> Poo
 def masked_batches(
     token_set: MaskedWordSet, pad_id: int, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
 ) -> GroupBatches[MaskedBatch]:
-    """Returns the batches of a set's train split. See `GroupBatches`."""
+    """Returns the batches of a set's train split."""
     return GroupBatches(token_set, partial(read_pool, token_set, pad_id), batch_size, seed, num_processes, rank)
 
 

@@ -86,7 +86,7 @@ def read_vectors(sentence_set: SentenceSet, groups: list[Group]) -> VectorPool:
 def vector_batches(
     sentence_set: SentenceSet, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
 ) -> GroupBatches[VectorBatch]:
-    """Returns the batches of a set's train split. See `GroupBatches`."""
+    """Returns the batches of a set's train split."""
     return GroupBatches(sentence_set, partial(read_vectors, sentence_set), batch_size, seed, num_processes, rank)
 
 

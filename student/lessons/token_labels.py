@@ -147,7 +147,7 @@ def logits_of_tokens(student: TokenLabelStudent, ids: Ragged) -> Floats:
 
 
 class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStudent]):
-    """Sentences of labelled words. See `TaskLesson`."""
+    """Sentences of labelled words."""
 
     student, set_type, task = TokenLabelStudent, TokenLabelSet, TokenLabelTask
 

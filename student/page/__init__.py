@@ -1,4 +1,4 @@
-"""Putting the page together. It runs its own scripts and styles and nothing else."""
+"""The page on which people try a student, put together. It runs its own scripts and styles and nothing else."""
 
 from base64 import b64encode
 from hashlib import sha256
