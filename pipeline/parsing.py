@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.errors import ConfigError, did_you_mean, own_words, raise_all
 from pipeline.settings import S, build, flags
-from pipeline.strings import string_problem, strings_in
+from pipeline.untrusted import string_problem, strings_in
 
 M = TypeVar("M", bound=BaseModel)
 MOST_SHOWN = 100  # characters of a wrong value

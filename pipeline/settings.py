@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from pipeline.errors import ConfigError, did_you_mean, own_words, raise_all
-from pipeline.strings import flag_problem
+from pipeline.untrusted import flag_problem
 
 S = TypeVar("S", bound="Settings")
 

@@ -30,8 +30,8 @@ from pipeline.files import sha256
 from pipeline.sets.record_parts import Setting, UnlabelledRecord
 from pipeline.sources import Source, load_documents, sentences
 from pipeline.sources.columns import row_numbers, text_column
+from pipeline.sources.hugging_face_rows import row_files
 from pipeline.sources.row_files import FORMATS, open_rows
-from pipeline.sources.saved_rows import row_files
 from pipeline.tasks.task import TRAIN, Task, corpus_names, load_corpus
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.windows import are_truncated

@@ -32,7 +32,7 @@ from pipeline.errors import (
 )
 from pipeline.interrupts import GO_ON, Stopped, handling_signals
 from pipeline.settings import Flag, Settings, build, flag_name, flags
-from pipeline.strings import flag_problem, string_problem
+from pipeline.untrusted import flag_problem, string_problem
 
 # Repeated here: importing `pipeline.sets.record` would slow down shell completion.
 SET_FILE = "distill.json"

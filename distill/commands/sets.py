@@ -9,9 +9,14 @@ from distill.result import Result
 from pipeline import console
 from pipeline.errors import short
 from pipeline.file_names import RUN_RECORD
-from pipeline.query.query_settings import DiffSettings
-from pipeline.sets.set_settings import RecodeSettings
-from pipeline.sharing.sharing_settings import JoinSettings, PullSettings, PushSettings, VerifySettings
+from pipeline.sets.set_settings import (
+    DiffSettings,
+    JoinSettings,
+    PullSettings,
+    PushSettings,
+    RecodeSettings,
+    VerifySettings,
+)
 from pipeline.tasks.task import TRAIN
 from teacher.imported.import_settings import ExtendSettings, ImportSettings
 
@@ -96,7 +101,7 @@ def verify(settings: VerifySettings) -> Result:
     """Check every file and row of a set, or whether a run's query selects the same rows and logits today."""
     if is_run(Path(settings.set_or_run)):
         return _reproduced(settings)
-    from pipeline.sharing.set_files import verify as verify_set
+    from pipeline.sets.verify import verify as verify_set
 
     record = verify_set(settings)
     result = Result({"name": record.name, "state": record.state, "fingerprint": record.fingerprint})

@@ -7,7 +7,7 @@ from distill.commands.command import command, needs_libraries, prints_json
 from distill.result import Csv, Result, Table
 from pipeline.environment import history_file
 from pipeline.errors import ConfigError, DataError, unreadable
-from pipeline.query.query_settings import SqlSettings
+from pipeline.sets.set_settings import SqlSettings
 
 if TYPE_CHECKING:
     import duckdb
@@ -48,8 +48,7 @@ def sql(settings: SqlSettings) -> Result:
 
 
 def _answer(connection: "duckdb.DuckDBPyConnection", query: str, settings: SqlSettings) -> Result:
-    from pipeline.sql.read_only_query import as_dicts, fetch_rows, select, with_hex, write_parquet
-    from pipeline.sql.statement import first_arguments
+    from pipeline.sql.read_only_query import as_dicts, fetch_rows, first_arguments, select, with_hex, write_parquet
 
     # torch is loaded only for queries that call a student, and the runs have to be known before the query is bound.
     runs = first_arguments(query, STUDENTS_FUNCTIONS)

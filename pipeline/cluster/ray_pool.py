@@ -11,15 +11,18 @@ ends the command.
 import json
 import os
 import platform
+import secrets
 import signal
 import socket
 import statistics
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -28,6 +31,7 @@ from pydantic import Field, field_validator
 from pipeline import console, interrupts
 from pipeline.environment import numbers
 from pipeline.errors import ConfigError, DistillError, MissingDependencyError, PassingError
+from pipeline.files import TEMPORARY_SUFFIX, write_text
 from pipeline.settings import Settings
 from pipeline.shared_settings import PLACE
 
@@ -38,6 +42,8 @@ MOST_DEATHS = 3  # deaths on the same piece, or in a row before any worker was r
 GETTING_READY = "getting ready"
 SLOW = 2  # A worker is slow if it takes this many times the median.
 NOTE_EVERY_S = 60
+# NFS clients may cache for a minute that a file does not exist.
+SEEN_WITHIN_S = 90.0
 
 
 class RayFlags(Settings):
@@ -256,7 +262,9 @@ class RayPool(Generic[Piece, Result]):
         self._waiting.extend(pieces)
         resources = self.flags.resources or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
         num_workers = workers_to_start(self.flags, resources, ray.nodes())
-        shared, actor_class = ray.put(self.task.shared), self._actor_class(resources)
+        other = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
+        own = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": other}
+        shared, actor_class = ray.put(self.task.shared), self.ray.remote(_Actor).options(max_restarts=0, **own)
         try:
             with interrupts.uninterrupted():
                 for _ in range(min(num_workers, len(pieces))):
@@ -303,11 +311,6 @@ class RayPool(Generic[Piece, Result]):
         self._assign(worker)
         if piece is not None:
             yield piece, answer
-
-    def _actor_class(self, resources: Mapping[str, float]) -> Any:
-        other = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
-        own = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": other}
-        return self.ray.remote(_Actor).options(max_restarts=0, **own)
 
     def _start(self, actor_class: Any, shared: Any) -> None:
         worker = _Worker(actor_class.remote(self.task.start, shared, _versions(self.task.libraries)))
@@ -389,3 +392,51 @@ def workers_that_fit(resources: Mapping[str, float], machines: Sequence[Mapping[
 
 def _versions(names: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     return {"Python": platform.python_version()} | {name: version(name) for name in names if name != "Python"}
+
+
+@contextmanager
+def marked(folder: Path) -> Iterator[Path]:
+    """Creates a file in ``folder`` for the duration of the block, by which other machines identify the folder.
+
+    Raises:
+        DataError: if the folder cannot be written.
+    """
+    # The temporary suffix lets the next command remove a mark that a killed driver left.
+    mark = folder.absolute() / f".driver-{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
+    write_text(mark, "")
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def require_marked(mark: Path) -> None:
+    """Raises ConfigError unless the driver's mark is seen by this process."""
+    if not mark.exists():
+        unseen = f"{socket.gethostname()} does not see the driver's {mark.parent}"
+        advice = "Mount the store there under the same path, or remove the flag, so that the driver writes."
+        raise ConfigError(f"--ray-write workers: {unseen}. {advice}")
+
+
+def require_seen(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Waits until this process sees the files that workers have written.
+
+    Args:
+        folder: the folder of the files.
+        sizes: bytes of each, by its path in the folder.
+
+    Raises:
+        PassingError: if one is missing or has another size after `SEEN_WITHIN_S`.
+    """
+    until = time.monotonic() + SEEN_WITHIN_S
+    while unseen := [path for path, size in sizes.items() if not _has(folder / path, size)]:
+        if time.monotonic() > until:
+            raise PassingError(
+                f"{folder / unseen[0]}: a worker has written {sizes[unseen[0]]:,} bytes, which are not seen here. "
+                "Repeat the command once all machines see the same store."
+            )
+        time.sleep(1)
+
+
+def _has(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size == size

@@ -29,8 +29,7 @@ from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.sets.row_kind import SPLIT_ROWS, View
 from pipeline.sets.signals.side_files import VOCABULARY_FILE, columns_of
-from pipeline.sql.database import connect, disk_error, token_vectors_view_name, view_name
-from pipeline.sql.macros import add_macros, macros
+from pipeline.sql.database import add_macros, connect, disk_error, macros, token_vectors_view_name, view_name
 from pipeline.sql.read_only_query import open_database, parquet
 
 CATALOG_FILE = "catalog.duckdb"
@@ -246,7 +245,10 @@ def _add(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -
     rows = [_shard_row(root, record, k) for k in range(len(record.shards))]
     connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
     if record.state != "staged":
-        _add_views(connection, root, record)
+        for view in _views(root, record):
+            if view.needs_vocabulary:
+                _add_vocabulary(connection, root, record)
+            connection.execute(view.sql)
 
 
 def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, SetRecord]], states: States) -> None:
@@ -267,13 +269,6 @@ def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, Se
     for name, state in states.items():
         row = [name, state, name in there, views.get(name, [])]
         connection.execute("insert into set_states values (?, ?, ?, ?)", row)
-
-
-def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
-    for view in _views(root, record):
-        if view.needs_vocabulary:
-            _add_vocabulary(connection, root, record)
-        connection.execute(view.sql)
 
 
 def _add_vocabulary(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:

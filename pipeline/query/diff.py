@@ -1,6 +1,5 @@
 """``distill diff``: compares rows, texts, gold labels and logits of two sets of one task, by split and by class."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,12 @@ import duckdb
 
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
-from pipeline.query.query_settings import DiffSettings
 from pipeline.sets.files import require_shards
 from pipeline.sets.open import find_set, usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Setting
-from pipeline.sql.macros import macros_of
+from pipeline.sets.set_settings import DiffSettings
+from pipeline.sql.database import macros_of
 from pipeline.sql.read_only_query import open_files, select, to_arrow
 
 # A full join keeps every key of either set. `same` is null where only one set has the key.
@@ -73,15 +72,15 @@ class Diff:
         return not any(split[name] for split in self.splits for name in DIFFERING)
 
 
-def diff(config: DiffSettings) -> Diff:
+def diff(settings: DiffSettings) -> Diff:
     """Compares two sets, key by key.
 
     Raises:
         ConfigError: if their logits mean different things, or their texts cannot be compared.
         IntegrityError: if a file does not match its record.
     """
-    roots = [find_set(name, config.store) for name in (config.a, config.b)]
-    a, b = (_open(root, config.allow_unverified) for root in roots)
+    roots = [find_set(name, settings.store) for name in (settings.a, settings.b)]
+    a, b = (_open(root, settings.allow_unverified) for root in roots)
     # Logits of other labels, or in another order, cannot be subtracted from each other.
     if a.target != b.target or a.is_pair != b.is_pair:
         raise ConfigError(
@@ -93,12 +92,16 @@ def diff(config: DiffSettings) -> Diff:
     with open_files(views) as connection:
         connection.execute(PAIRS.format(same=_same_text(roots, a, b)))
         by_class, macros = a.target.has_classes, macros_of(a.target)
-        splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance, answer=macros.answer, kl=macros.kl))
+        splits = _rows(connection, BY_SPLIT.format(tolerance=settings.tolerance, answer=macros.answer, kl=macros.kl))
         # Argmax and KL divergence are meaningless for a single logit.
         if a.target.is_score:
             splits = [{k: v for k, v in row.items() if k not in ("agreement", "kl")} for row in splits]
         return Diff(
-            _changed(a.settings, b.settings),
+            {
+                key: (a.settings.get(key), b.settings.get(key))
+                for key in sorted(a.settings.keys() | b.settings.keys())
+                if a.settings.get(key) != b.settings.get(key)
+            },
             splits,
             _named(_rows(connection, BY_CLASS), a.target.names) if by_class else [],
             _rows(connection, CALIBRATION) if by_class else [],
@@ -123,10 +126,6 @@ def _same_text(roots: list[Path], a: SetRecord, b: SetRecord) -> str:
         f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always "
         "differ. Use `distill join` to add your texts first"
     )
-
-
-def _changed(a: Mapping[str, Setting], b: Mapping[str, Setting]) -> Changes:
-    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
 def _named(rows: Rows, names: tuple[str, ...]) -> Rows:

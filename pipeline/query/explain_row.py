@@ -49,14 +49,21 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
     record = _record_of_examples(root, split, number)
     shard = _shard_of(root, record, split, number)
     require_shards(root, record, [shard])
-    rows = _rows(root / shard.path, number)
+    table = pq.read_table((root / shard.path), filters=pc.field("source_row") == number, partitioning=None)
+    rows = {row["variant"]: row for row in table.to_pylist()}
     if not rows:
         raise DataError(f"{root}: row {number:,} of {split!r} has no logits in this set")
     if variant not in rows:
         variants = ", ".join(map(str, sorted(rows))) or "none"
         raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}. Its variants are: {variants}")
     row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
-    _check(root, shard, record, row)
+    target, logits, label = record.target, row["logits"], row["label"]
+    problems = []
+    if len(logits) != target.num_logits or not np.isfinite(logits).all():
+        problems.append(f"logits {logits}, but {target.num_logits} finite numbers are needed")
+    if not all(number is not None and 0 <= number < target.num_logits for number in _numbers(label)):
+        problems.append(f"label {label}, but there are {target.num_logits}: {', '.join(target.names)}")
+    raise_all(IntegrityError, f"{root / shard.path}: row {row['source_row']}", problems)
     return {
         **_origin(root, record, shard),
         **({"variant": _variant(record, row, rows.get(0, {}))} if variant > 0 else {}),
@@ -87,23 +94,6 @@ def _shard_of(root: Path, record: SetRecord, split: str, number: int) -> Shard:
             f"{root}: no row {number:,} in {split!r}, which has the rows 0 to {record.splits[split].rows - 1:,}"
         )
     return shard
-
-
-def _rows(path: Path, number: int) -> dict[int, Row]:
-    """Returns the row and its variants, by the number of the variant."""
-    table = pq.read_table(path, filters=pc.field("source_row") == number, partitioning=None)
-    return {row["variant"]: row for row in table.to_pylist()}
-
-
-def _check(root: Path, shard: Shard, record: SetRecord, row: Row) -> None:
-    """Checks logits and label of the row, because an unverified set may contain anything."""
-    target, logits, label = record.target, row["logits"], row["label"]
-    problems = []
-    if len(logits) != target.num_logits or not np.isfinite(logits).all():
-        problems.append(f"logits {logits}, but {target.num_logits} finite numbers are needed")
-    if not all(number is not None and 0 <= number < target.num_logits for number in _numbers(label)):
-        problems.append(f"label {label}, but there are {target.num_logits}: {', '.join(target.names)}")
-    raise_all(IntegrityError, f"{root / shard.path}: row {row['source_row']}", problems)
 
 
 def _origin(root: Path, record: SetRecord, shard: Shard) -> dict[str, Section]:

@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sets.kinds.examples import KEYS, ExampleSet, columns_with_text
 from pipeline.sets.open import LogitSet
 from pipeline.sets.signals.rows import logits_of
-from pipeline.sql.macros import macros_of
+from pipeline.sql.database import macros_of
 from pipeline.sql.read_only_query import first_row, open_files, to_arrow
 from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import Target, gold_arrays

@@ -1,12 +1,13 @@
-"""Settings of ``distill recode``. The module does not import torch, so that ``--help`` is quick."""
+"""Settings of the commands about sets. The module has no heavy imports, so that ``--help`` is quick."""
 
+from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from pipeline.sets.codec_text import RecodedText
 from pipeline.sets.record_parts import SET_NAME
-from pipeline.shared_settings import JsonFlags, SetFlags, UnverifiedFlags
+from pipeline.shared_settings import JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
 
 
 class RecodeSettings(SetFlags, UnverifiedFlags, JsonFlags):
@@ -38,3 +39,82 @@ class RecodeSettings(SetFlags, UnverifiedFlags, JsonFlags):
         elif self.sample is not None:
             raise ValueError("--sample: is the sample of --plan. Add --plan, or remove it.")
         return self
+
+
+class DiffSettings(StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill diff``."""
+
+    a: str = Field(description="Logit set: a path, or a name in the store.", json_schema_extra={"argument": True})
+    b: str = Field(description="Logit set to compare it with.", json_schema_extra={"argument": True})
+    tolerance: float = Field(1e-4, ge=0, description="Largest difference of logits that counts as equal.")
+
+
+class SqlSettings(StoreFlags):
+    """Flags of ``distill sql``."""
+
+    query: str | None = Field(
+        None,
+        description="One SELECT. Tables: sets, shards, teachers, examples, and a view per set. -: read it from "
+        "standard input. Without a query, a terminal shows a prompt.",
+        json_schema_extra={"argument": True},
+    )
+    file: Path | None = Field(None, description="Read the query from a file.")
+    explain_row: str | None = Field(
+        None, description="Show the origin of the row SET:SPLIT:ROW[:VARIANT] instead of a query."
+    )
+    csv: bool = Field(False, description="Print rows as CSV.")
+    parquet: Path | None = Field(None, description="Write rows to a Parquet file.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        is_query = self.query is not None or self.file is not None
+        if self.explain_row is not None and (is_query or self.csv or self.parquet is not None):
+            raise ValueError("--explain-row can only be combined with --store and --json. Remove the other flags.")
+        if self.query is not None and self.file is not None:
+            raise ValueError("the query is given twice, as an argument and as --file. Remove one of them.")
+        return self
+
+
+class PushSettings(SetFlags, JsonFlags):
+    """Flags of ``distill push``."""
+
+    url: str = Field(
+        description="Destination: a folder, s3://bucket/path, gs://bucket/path, or hf://datasets/owner/name@revision.",
+        json_schema_extra={"argument": True},
+    )
+    without_text: bool = Field(False, description="Do not upload texts and token ids, only the hash of each text.")
+    replace: bool = Field(False, description="Replace a different set at the destination.")
+    public: bool = Field(False, description="Make a new repository of the hub public. Default: private.")
+
+
+class PullSettings(StoreFlags, JsonFlags):
+    """Flags of ``distill pull``."""
+
+    url: str = Field(description="Location of the set, as for `distill push`.", json_schema_extra={"argument": True})
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the set in the store. Default: its own.")
+    replace: bool = Field(False, description="Replace a different set with this name.")
+
+
+class VerifySettings(UnverifiedFlags, JsonFlags):
+    """Flags of ``distill verify``."""
+
+    set_or_run: str = Field(
+        description="Logit set (a path, or a name in the store), or folder of a run.",
+        json_schema_extra={"argument": True},
+    )
+    store: Path | None = Field(
+        None,
+        description="Folder of logit sets. Default: DISTILL_STORE, and for the sets of a run their old location.",
+        json_schema_extra={"decides": False},
+    )
+
+
+class JoinSettings(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill join``."""
+
+    helps: ClassVar = {
+        "data": "Folder or file with your rows. Default: DISTILL_DATA, then the hub.",
+        "manifest": "YAML file of the task, if it is your own.",
+        "json_output": "Print the result as JSON with every row number.",
+    }
+    name: str = Field(pattern=SET_NAME, description="Name of the joined set.")

@@ -8,11 +8,39 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.errors import IntegrityError, raise_all
+from pipeline.files import write_text
+from pipeline.sets.card import CARD_FILE, card_text
 from pipeline.sets.files import footer_of, found_problem, shard_problem
 from pipeline.sets.kinds import kind_of
 from pipeline.sets.layers import check_layers, layer_file_problems
-from pipeline.sets.record import SetRecord
+from pipeline.sets.open import find_set, load_set_tokenizer
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.set_settings import VerifySettings
 from pipeline.sets.token_vectors import check_token_vectors
+
+
+def verify(settings: VerifySettings) -> SetRecord:
+    """Checks every claim of a set's record against its files, and writes its card if that is missing.
+
+    Raises:
+        IntegrityError: listing every problem, or if the set was never finished.
+    """
+    root = find_set(settings.set_or_run, settings.store)
+    record = read_set_record(root)
+    # The teacher has not been scored on gold labels.
+    if record.state != "verified":
+        raise IntegrityError(f"{root}: not finished yet. Repeat its command to finish it:\n  {record.command}")
+    try:
+        load_set_tokenizer(root, record.tokenizer)
+        verify_shards(root, record)
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"{error}\nTo restore missing or damaged files, use `distill pull` or repeat the set's command:\n"
+            f"  {record.command}"
+        ) from error
+    if not (root / CARD_FILE).exists():
+        write_text(root / CARD_FILE, card_text(record))
+    return record
 
 
 def verify_shards(root: Path, record: SetRecord) -> None:

@@ -14,12 +14,11 @@ from huggingface_hub.hf_api import RepoFile
 from pipeline.errors import ConfigError
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, to_json
-from pipeline.sharing.remote_folder import Place, transport_errors, unreachable
-from pipeline.sharing.set_files import paths_of
-from pipeline.sharing.sharing_settings import PushSettings
+from pipeline.sets.set_settings import PushSettings
+from pipeline.sharing.remote_folder import Place, paths_of, transport_errors, unreachable
 
 if TYPE_CHECKING:
-    from pipeline.sharing.set_files import SetFile
+    from pipeline.sharing.remote_folder import SetFile
 
 ADDRESS = re.compile(r"^hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@]+))?/?$")
 SCHEME = "hf://"
@@ -51,7 +50,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
     return (*transport_errors(), RuntimeError, ValueError)
 
 
-def push(config: PushSettings, record: SetRecord, files: "dict[str, SetFile]") -> list[str]:
+def push(settings: PushSettings, record: SetRecord, files: "dict[str, SetFile]") -> list[str]:
     """Uploads a set to a data set of the hub, in one commit.
 
     Returns: The files that were uploaded.
@@ -60,15 +59,15 @@ def push(config: PushSettings, record: SetRecord, files: "dict[str, SetFile]") -
         ConfigError: if the repository contains another set.
         DataError: if the hub cannot be reached or refuses.
     """
-    repo, revision = _address(config.url)
+    repo, revision = _address(settings.url)
     branch = revision or BRANCH
     api = HfApi()
     try:
-        api.create_repo(repo, repo_type="dataset", private=not config.public, exist_ok=True)
+        api.create_repo(repo, repo_type="dataset", private=not settings.public, exist_ok=True)
         if branch != BRANCH:
             api.create_branch(repo, repo_type="dataset", branch=branch, exist_ok=True)
         remote = _files_there(api, repo, branch)
-        old = _set_there(config, record, remote)
+        old = _set_there(settings, record, remote)
         changed = [name for name, file in files.items() if remote.get(name) != file.sha256]
         obsolete = paths_of(old) & remote.keys() - files.keys() if old else set()
         operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
@@ -82,7 +81,7 @@ def push(config: PushSettings, record: SetRecord, files: "dict[str, SetFile]") -
             revision=branch,
         )
     except hub_errors() as error:
-        raise unreachable(config.url, error) from error
+        raise unreachable(settings.url, error) from error
     return changed
 
 
@@ -95,19 +94,20 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
     return {e.path: e.lfs.sha256 if e.lfs else None for e in entries if isinstance(e, RepoFile)}
 
 
-def _set_there(config: PushSettings, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
+def _set_there(settings: PushSettings, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
     """The set in the repository, or None if there is none."""
     # Somebody's other data must not be overwritten. Without files in the set's folder there is nothing to lose.
     if FILE_NAME not in remote:
         taken = sorted(name for name in remote if name.startswith(f"{record.shards[0].folder}/"))
         if taken:
-            raise ConfigError(f"{config.url}: contains {taken[0]}, but no set. Choose a repository for only this set.")
+            advice = "Choose a repository for only this set"
+            raise ConfigError(f"{settings.url}: contains {taken[0]}, but no set. {advice}.")
         return None
-    content = open_hub(config.url).read(FILE_NAME, MAX_RECORD_BYTES)
-    old = parse_set_record(content or b"", f"{config.url}/{FILE_NAME}")
-    if old.fingerprint != record.fingerprint and not config.replace:
+    content = open_hub(settings.url).read(FILE_NAME, MAX_RECORD_BYTES)
+    old = parse_set_record(content or b"", f"{settings.url}/{FILE_NAME}")
+    if old.fingerprint != record.fingerprint and not settings.replace:
         raise ConfigError(
-            f"{config.url}: contains another set, {old.name!r} of {old.teacher.name}. Choose another repository "
+            f"{settings.url}: contains another set, {old.name!r} of {old.teacher.name}. Choose another repository "
             "or revision, or use --replace."
         )
     return old

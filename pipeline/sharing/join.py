@@ -20,11 +20,11 @@ from pipeline.sets.open import find_set, load_set_tokenizer, usable_record
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import AugmentationRecord, Shard, SplitRecord
 from pipeline.sets.registry import TEXT_HASH_BYTES
+from pipeline.sets.set_settings import JoinSettings
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.write import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
 from pipeline.sharing.push import TEXT_SETTING
-from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.source import sentences
 from pipeline.sql.read_only_query import open_files, select, to_arrow
@@ -88,7 +88,7 @@ class Joined:
     variants: AugmentationRecord | None
 
 
-def join(config: JoinSettings, command: str) -> Joined:
+def join(settings: JoinSettings, command: str) -> Joined:
     """Writes a set with your own texts and the logits of a set without text.
 
     Raises:
@@ -96,15 +96,15 @@ def join(config: JoinSettings, command: str) -> Joined:
         DataError: if no row matches.
         IntegrityError: if a file of the set does not match its record.
     """
-    root = find_set(config.set, config.store)
+    root = find_set(settings.set, settings.store)
     advice = "it has its text. `distill join` is for sets that were pushed --without-text"
-    record = usable_record(root, config.allow_unverified, "examples", advice)
+    record = usable_record(root, settings.allow_unverified, "examples", advice)
     if record.has_text:
         raise ConfigError(f"{root}: {advice}")
-    task = _task_of(root, record, config)
-    source = load_source(task, config.data, tuple(record.splits))
+    task = _task_of(root, record, settings)
+    source = load_source(task, settings.data, tuple(record.splits))
     require_shards(root, record, record.shards)
-    make_folder(config.store)
+    make_folder(settings.store)
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
     keys = _keys(source, record)
     matched, missing, copies = _look_up(root, record, keys)
@@ -114,8 +114,8 @@ def join(config: JoinSettings, command: str) -> Joined:
             f"{record.source}. Check that these are the same data: one changed character makes a different "
             "text."
         )
-    new_root, logits = config.store / config.name, ExampleSet(root, record)
-    planned = _staged(record, source, matched, config.name, command)
+    new_root, logits = settings.store / settings.name, ExampleSet(root, record)
+    planned = _staged(record, source, matched, settings.name, command)
     # The same steps as a dump, so a killed join is resumed in the same way.
     joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
     for shard in unfinished:
@@ -123,12 +123,19 @@ def join(config: JoinSettings, command: str) -> Joined:
     joined = complete_and_verify(new_root, joined)
     joined = take_over_token_vectors(root, record, new_root, joined)
     found = _report(source, matched)
-    others = _by_split(missing, record), _other_gold(source, matched)
+    other = matched.filter(matched.column("other_gold"))
+    others = (
+        _by_split(missing, record),
+        {
+            split: other.filter(pc.equal(other.column("split"), split)).column("source_row").to_pylist()
+            for split in source.splits
+        },
+    )
     return Joined(new_root, joined, *found, *others, copies, record.augmentation)
 
 
-def _task_of(root: Path, record: SetRecord, config: JoinSettings) -> Task:
-    task = load_task_of_set(root, record.dataset_name, config.manifest)
+def _task_of(root: Path, record: SetRecord, settings: JoinSettings) -> Task:
+    task = load_task_of_set(root, record.dataset_name, settings.manifest)
     targets = [make_target(task, "classification" if record.target.bins else None)]
     if task.name != record.dataset_name or task.is_pair != record.is_pair or record.target not in targets:
         raise ConfigError(
@@ -249,12 +256,3 @@ def _by_split(missing: pa.Table, record: SetRecord) -> dict[str, list[tuple[int,
     for row in missing.to_pylist():
         keys[row["split"]].append((row["source_row"], row["variant"]))
     return keys
-
-
-def _other_gold(source: Source, matched: pa.Table) -> dict[str, list[int]]:
-    """Returns rows whose text has other gold in the set. Variants have no gold."""
-    other = matched.filter(matched.column("other_gold"))
-    return {
-        split: other.filter(pc.equal(other.column("split"), split)).column("source_row").to_pylist()
-        for split in source.splits
-    }

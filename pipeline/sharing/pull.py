@@ -22,12 +22,11 @@ from pipeline.sets.files import bytes_problem
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
 from pipeline.sets.record_parts import Shard
+from pipeline.sets.set_settings import PullSettings
 from pipeline.sets.write import finish_set
 from pipeline.sharing import hub
 from pipeline.sharing.push import JOURNAL
-from pipeline.sharing.remote_folder import Place, open_place
-from pipeline.sharing.set_files import all_at_once, other_files, paths_of
-from pipeline.sharing.sharing_settings import PullSettings
+from pipeline.sharing.remote_folder import Place, all_at_once, open_place, other_files, paths_of
 from pipeline.text.tokenizer import is_tokenizer
 
 # A folder of the store for sets that have not been verified yet.
@@ -44,7 +43,7 @@ class Pulled:
     fetched: tuple[str, ...]
 
 
-def pull(config: PullSettings) -> Pulled:
+def pull(settings: PullSettings) -> Pulled:
     """Fetches a set, verifies it and puts it into the store.
 
     Raises:
@@ -52,22 +51,22 @@ def pull(config: PullSettings) -> Pulled:
         ConfigError: if another set has its name here.
         DataError: if the place cannot be reached, or the disk is full.
     """
-    place = hub.open_hub(config.url) if hub.is_hub(config.url) else open_place(config.url)
+    place = hub.open_hub(settings.url) if hub.is_hub(settings.url) else open_place(settings.url)
     record = _record_there(place)
-    root = config.store / (config.name or record.name)
-    here = _set_here(root, record, config.replace)
+    root = settings.store / (settings.name or record.name)
+    here = _set_here(root, record, settings.replace)
     # The lock is outside the staging folder, which becomes the set and must not contain it.
-    lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
+    lock = settings.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
     # Equal records are not enough: a local file may be damaged, and pulling again is how a user repairs it.
     if here == record and _is_whole(root, record):
         _forget(lock, root)
         return Pulled(root, here, ())
-    make_folder(config.store / FOLDER)
+    make_folder(settings.store / FOLDER)
     with locked(lock, f"{root}: is being pulled by another process. Wait for it, or choose another --name"):
-        pulled = _pull(config, place, record, root)
+        pulled = _pull(settings, place, record, root)
     # Not empty while other sets are being pulled.
     with suppress(OSError):
-        (config.store / FOLDER).rmdir()
+        (settings.store / FOLDER).rmdir()
     return pulled
 
 
@@ -93,12 +92,12 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
     return has_all and not any(bytes_problem(root / shard.path, shard) for shard in record.shards)
 
 
-def _pull(config: PullSettings, place: Place, record: SetRecord, root: Path) -> Pulled:
+def _pull(settings: PullSettings, place: Place, record: SetRecord, root: Path) -> Pulled:
     rows = sum(shard.bytes or 0 for shard in record.shards)
     # The sizes come from the record and were compared with the remote listing, so a full disk is found before the
     # download.
-    require_space(config.store, rows + sum(other_files(record).values()))
-    staging = config.store / FOLDER / root.name
+    require_space(settings.store, rows + sum(other_files(record).values()))
+    staging = settings.store / FOLDER / root.name
     for folder in {(staging / name).parent for name in (record.shards[0].path, *other_files(record))}:
         make_folder(folder)
     fetched = _fetch_all(place, record, staging, root)
@@ -152,7 +151,10 @@ def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
 
 def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> list[str]:
     """Brings every file into ``staging``. Returns the paths of the files that were downloaded."""
-    _clear(staging, record)
+    checked_later = {staging / path for path in paths_of(record)}
+    for path in staging.rglob("*"):
+        if path not in checked_later and not path.is_dir():
+            path.unlink()
     missing = [shard for shard in record.shards if not _is_here(shard, staging, root)]
     others = other_files(record)
 
@@ -174,14 +176,6 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
     transfers += [partial(place.fetch, name, staging / name, most_bytes) for name, most_bytes in others.items()]
     all_at_once(f"from {place.url}", transfers)
     return [*(shard.path for shard in missing), *others]
-
-
-def _clear(staging: Path, record: SetRecord) -> None:
-    """Removes files of a stopped pull, perhaps of another set, that this pull cannot use."""
-    checked_later = {staging / path for path in paths_of(record)}
-    for path in staging.rglob("*"):
-        if path not in checked_later and not path.is_dir():
-            path.unlink()
 
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:

@@ -30,12 +30,11 @@ from pipeline.sets.card import is_open
 from pipeline.sets.files import require_shards
 from pipeline.sets.open import find_set
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record, staged, to_json
+from pipeline.sets.set_settings import PushSettings
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.write import complete_set, finish_set, start_set, write_shard
 from pipeline.sharing import hub
-from pipeline.sharing.remote_folder import Place, open_place
-from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
-from pipeline.sharing.sharing_settings import PushSettings
+from pipeline.sharing.remote_folder import Place, SetFile, all_at_once, files_of, open_place, paths_of
 from pipeline.text.tokenizer import read_tokenizer_json
 
 JOURNAL = "distill.push.json"
@@ -62,7 +61,7 @@ class Pushed:
     kept: tuple[str, ...]
 
 
-def push(config: PushSettings) -> Pushed:
+def push(settings: PushSettings) -> Pushed:
     """Sends a verified set to a URL.
 
     Raises:
@@ -70,15 +69,15 @@ def push(config: PushSettings) -> Pushed:
         IntegrityError: if the local set is not verified, or a file was changed.
         DataError: if the place cannot be reached.
     """
-    root = find_set(config.set, config.store)
+    root = find_set(settings.set, settings.store)
     record = read_set_record(root)
     if record.state != "verified":
         raise IntegrityError(f"{root}: state {record.state!r}. Only verified sets can be pushed. See `distill verify`")
-    if config.without_text and record.signals.layer_signals:
+    if settings.without_text and record.signals.layer_signals:
         left = " and ".join(signal.title for signal in record.signals.layer_signals)
         console.note(f"{left} are not uploaded, because the text could be recovered from them")
     # The copy without text is a complete set of its own, so the rest of the push needs no special case.
-    source = without_text(root, record) if config.without_text else nullcontext((root, record))
+    source = without_text(root, record) if settings.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
             advice = ", or leave them out with --without-text" if sent.row_format.may_lack_text else ""
@@ -87,12 +86,12 @@ def push(config: PushSettings) -> Pushed:
                 f"sure that they may{advice}"
             )
         files = files_of(folder, sent)
-        if hub.is_hub(config.url):
-            travelled = hub.push(config, sent, files)
+        if hub.is_hub(settings.url):
+            travelled = hub.push(settings, sent, files)
         else:
-            travelled = _push(open_place(config.url), sent, files, config.replace)
+            travelled = _push(open_place(settings.url), sent, files, settings.replace)
     kept = files.keys() - set(travelled)
-    return Pushed(config.url, root.resolve().name, tuple(sorted(travelled)), tuple(sorted(kept)))
+    return Pushed(settings.url, root.resolve().name, tuple(sorted(travelled)), tuple(sorted(kept)))
 
 
 def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: bool) -> list[str]:

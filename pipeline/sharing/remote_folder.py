@@ -1,9 +1,13 @@
-"""A set's local or remote folder at any URL that `fsspec` supports, with errors in plain words."""
+"""A set's local or remote folder at any URL that `fsspec` supports, with errors in plain words.
+
+The module also lists which files of a set are transferred, and runs several transfers at once.
+"""
 
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline import console
 from pipeline.errors import (
     ConfigError,
     DataError,
@@ -22,7 +27,12 @@ from pipeline.errors import (
     is_refused,
     passes,
 )
-from pipeline.files import remove_temporaries, write_atomically
+from pipeline.file_names import TOKENIZER_FILE
+from pipeline.files import remove_temporaries, sha256, write_atomically
+from pipeline.sets.card import CARD_FILE
+from pipeline.sets.files import require_shards
+from pipeline.sets.record import SetRecord
+from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
@@ -43,6 +53,8 @@ PASSING_ERRORS = {
     "httpx": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
     "httpx2": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
 }
+# Transfers wait for the network most of the time, so several at once use the bandwidth better.
+TRANSFERS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -243,3 +255,63 @@ def _in_use(names: Mapping[str, Sequence[str]]) -> tuple[type[Exception], ...]:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+@dataclass(frozen=True)
+class SetFile:
+    """A file of a set: its local path, size and hash."""
+
+    path: Path
+    sha256: str
+    num_bytes: int
+
+
+def other_files(record: SetRecord) -> dict[str, int]:
+    """Returns the files of a set besides its shards, record and card, with the maximum size of each."""
+    files = {TOKENIZER_FILE: MAX_TOKENIZER_BYTES}
+    for signal in record.signals.stored:
+        files |= signal.files()
+    return files
+
+
+def paths_of(record: SetRecord) -> set[str]:
+    """Returns the paths of a set's shards and of other files of its signals."""
+    return {shard.path for shard in record.shards} | record.signals.hashes().keys()
+
+
+def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
+    """Returns every file of a set except its ``distill.json``, by its path inside the set.
+
+    Raises:
+        IntegrityError: if a shard, the tokenizer, or another file of a signal does not match the record.
+    """
+    # Checked before the upload: a damaged shard would otherwise be found only by those who pull it.
+    require_shards(root, record, record.shards)
+    read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
+    files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}
+    changed = [name for name, digest in record.signals.hashes().items() if files[name].sha256 != digest]
+    if changed:
+        raise IntegrityError(f"{root / changed[0]}: its SHA-256 is not the one in distill.json. Repeat the dump.")
+    shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in record.shards}
+    return files | shards
+
+
+def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> None:
+    """Runs several transfers at once. The first error stops those that have not begun."""
+    with console.progress(len(transfers), description) as bar, ThreadPoolExecutor(TRANSFERS_AT_ONCE) as pool:
+        futures = [pool.submit(transfer) for transfer in transfers]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.advance()
+        except BaseException:
+            # After an error or Ctrl-C, queued files are no longer sent. Leaving the block still waits for running
+            # transfers.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _measured(path: Path) -> SetFile:
+    if not path.is_file() or path.is_symlink():
+        raise IntegrityError(f"{path}: missing, or not a plain file. `distill verify SET` writes a lost card again")
+    return SetFile(path, sha256(path), path.stat().st_size)

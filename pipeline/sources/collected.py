@@ -90,19 +90,16 @@ class Collector:
         try:
             # A forked worker must not write into the file of its parent: lines of two processes would mix.
             if self._file is None or self._process != os.getpid() or self._size >= FILE_BYTES:
-                self._begin()
+                self.close()
+                self._process, self._size = os.getpid(), 0
+                path = self._folder / PATTERN.replace("*", f"{time.time_ns():020d}-{self._process}")
+                # O_EXCL: two processes of one number, on two hosts with one folder, must not share a file.
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             assert self._file is not None
             self._size += os.write(self._file, data)
         except OSError as error:
             console.warn(f"--collect {self._folder}: {error}. Rows are not collected for {PAUSE:g} seconds")
             self._paused_until = time.monotonic() + PAUSE
-
-    def _begin(self) -> None:
-        self.close()
-        self._process, self._size = os.getpid(), 0
-        path = self._folder / PATTERN.replace("*", f"{time.time_ns():020d}-{self._process}")
-        # O_EXCL: two processes of one number, on two hosts with one folder, must not share a file.
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
 
 def sha256_of_texts(texts: Sequence[str]) -> str:

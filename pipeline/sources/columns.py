@@ -1,6 +1,6 @@
 """Finds columns of a table by their accepted names, converts them to plain types, and names rows in messages.
 
-Functions here and in `pipeline.sources.checks` add to a list of problems, so that a user sees all of them.
+Functions here and in `pipeline.sources.source` add to a list of problems, so that a user sees all of them.
 """
 
 from collections.abc import Sequence

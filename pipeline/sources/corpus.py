@@ -15,10 +15,9 @@ from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
 from pipeline.files import sha256
 from pipeline.sources.columns import plain
-from pipeline.sources.hub_rows import load_rows, place
+from pipeline.sources.hugging_face_rows import is_rows, load_rows, place, row_files
 from pipeline.sources.row_bytes import ending, stem
 from pipeline.sources.row_files import FORMATS, open_rows
-from pipeline.sources.saved_rows import is_rows, row_files
 from pipeline.tasks.task import Corpus
 
 DOCUMENTS_PER_BATCH = 1024

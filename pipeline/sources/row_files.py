@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import DataError
 from pipeline.sources.class_names import class_names, named
 from pipeline.sources.delimited_rows import QUOTED, UNQUOTED, delimited_names, delimited_tables
+from pipeline.sources.hugging_face_rows import row_files
 from pipeline.sources.json_rows import (
     array_bytes,
     array_rows,
@@ -38,7 +39,6 @@ from pipeline.sources.json_rows import (
 )
 from pipeline.sources.line_rows import BEGINNING, LABEL_LISTS, count_lines, has_labels, line_tables, mark_before, marks
 from pipeline.sources.row_bytes import codec, ending, foreign_type, not_utf8, open_bytes, refuse_foreign
-from pipeline.sources.saved_rows import row_files
 
 ROWS_PER_BATCH = 8192
 BINARY = (".parquet", ".arrow", ".feather")

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.errors import DataError
+from pipeline.sources.hugging_face_rows import is_saved, row_files, saved_files, saved_split
 from pipeline.sources.line_rows import has_labels
 from pipeline.sources.row_bytes import ending, stem
 from pipeline.sources.row_files import FORMATS
-from pipeline.sources.saved_rows import is_saved, row_files, saved_files, saved_split
 from pipeline.tasks.task import Task
 
 # extensions of files with columns, which rows of a task need

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TargetKind = Literal["classes", "labels", "bins", "score"]
 NO_LABEL = -1
+SUM_TOLERANCE = 0.01  # of probabilities from elsewhere, which are often rounded
 LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite
 
 

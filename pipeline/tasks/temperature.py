@@ -82,16 +82,11 @@ def fit_calibration(target: Target, logits_NC: Floats, label_N: Ints, score_N: F
         return None
     if not target.has_labels:
         error_N = np.abs(predicted_scores(target, logits_NC[known_N]).astype(np.float64) - score_N[known_N])
-        return Calibration(half_width=_conformal(error_N), num_rows=num_rows)
+        # The further row is as likely to fall into each of the N + 1 gaps between sorted errors, hence N + 1.
+        place = math.ceil((len(error_N) + 1) * COVERAGE)
+        return Calibration(half_width=float(np.sort(error_N)[min(place, len(error_N)) - 1]), num_rows=num_rows)
     fit = _temperatures_of_labels if target.has_label_lists else _temperature_of_classes
     return Calibration(temperature=fit(logits_NC[known_N].astype(np.float64), label_N[known_N]), num_rows=num_rows)
-
-
-def _conformal(error_N: Floats64) -> float:
-    """The error that a further row's does not exceed with probability `COVERAGE` (Lei et al. 2018, split conformal)."""
-    # The further row is as likely to fall into each of the N + 1 gaps between sorted errors, hence N + 1.
-    place = math.ceil((len(error_N) + 1) * COVERAGE)
-    return float(np.sort(error_N)[min(place, len(error_N)) - 1])
 
 
 def _temperature_of_classes(logits_NC: Floats64, label_N: Ints) -> tuple[float, ...]:

@@ -12,7 +12,6 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
-from pipeline.strings import require_text
 from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, tokenize
 from pipeline.text.wordpiece.compiled_wordpiece import (
     CompiledWordPiece,
@@ -22,6 +21,7 @@ from pipeline.text.wordpiece.compiled_wordpiece import (
     is_compatible,
     library,
 )
+from pipeline.untrusted import require_text
 
 # The temporary buffers grow with this number. Larger ones are not faster.
 SENTENCES_AT_ONCE = 8192
@@ -126,17 +126,14 @@ class TextReader:
         if self.wordpiece is None or (room is not None and room < 0) or None in joined:
             # Joining fails on anything but text, and only this check can name the row.
             require_text(texts, first_row)
-            return self._by_the_library(texts, max_seq_length)
+            if max_seq_length is None:
+                return tuple(Ragged.of(self._encoded_by_library(sentences)) for sentences in texts)
+            rows = tokenize(self.tokenizer, texts[0], texts[1] if len(texts) == 2 else None, max_seq_length)
+            return tuple(Ragged.of([(row.ids1, row.ids2)[k] for row in rows]) for k in range(len(texts)))
         read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
         counts = [sentences.count_N for sentences in read]
         lengths = counts if room is None else _truncated_lengths(counts, room)
         return tuple(r.flat(self.wordpiece, length_N) for r, length_N in zip(read, lengths, strict=True))
-
-    def _by_the_library(self, texts: Texts, max_seq_length: int | None) -> tuple[Ragged, ...]:
-        if max_seq_length is None:
-            return tuple(Ragged.of(self._encoded_by_library(sentences)) for sentences in texts)
-        rows = tokenize(self.tokenizer, texts[0], texts[1] if len(texts) == 2 else None, max_seq_length)
-        return tuple(Ragged.of([(row.ids1, row.ids2)[k] for row in rows]) for k in range(len(texts)))
 
     def _encoded_by_library(self, sentences: Sequence[str]) -> list[list[int]]:
         self._disable_truncation()

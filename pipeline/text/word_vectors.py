@@ -42,7 +42,9 @@ def read_word_vectors(
         DataError: if it cannot be read or contains no such vector, naming the wrong line.
     """
     try:
-        with _open(path) as file:
+        # Some editors add a byte order mark, which would become part of the first word.
+        encoding = "utf-8-sig"
+        with gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding) as file:
             words, rows = _parse(f"{flag} {path}", file, most, wanted)
     except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise _not_read(path, flag, error) from error
@@ -89,12 +91,6 @@ def _numbers(fields: Sequence[str]) -> Floats | None:
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None
-
-
-def _open(path: Path) -> TextIO:
-    # Some editors add a byte order mark, which would become part of the first word.
-    encoding = "utf-8-sig"
-    return gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding)
 
 
 def _not_read(path: Path, flag: str, error: Exception) -> DataError:

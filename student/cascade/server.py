@@ -25,6 +25,7 @@ import numpy as np
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DistillError
+from pipeline.tasks.target import SUM_TOLERANCE
 from pipeline.untrusted import parse_json
 from student.cascade.cascade_file import address
 
@@ -33,7 +34,6 @@ REQUESTS_AT_ONCE = 8
 TRIES = 4
 FIRST_WAIT_S = 0.5  # before the second try, if the server names no time. It doubles with each try
 MOST_ANSWER_BYTES = 2**26
-SUM_TOLERANCE = 0.01  # servers round their scores
 MOST_QUOTED = 2_000  # characters of what a server answers instead of labels, before secrets in it are replaced
 MOST_MESSAGE = 300  # characters
 LEAST_SECRET = 4  # characters

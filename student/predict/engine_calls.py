@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.arrays import Floats
 from pipeline.errors import IntegrityError, MissingDependencyError
-from pipeline.strings import require_text
+from pipeline.untrusted import require_text
 
 
 def has_engine() -> bool:

@@ -14,7 +14,7 @@ from pipeline.sets.codecs import Codec
 from pipeline.sets.record_parts import CorpusRecord, KindName, Setting, Shard
 from pipeline.sets.write import plan_shards
 from pipeline.sources import Documents, load_documents
-from pipeline.sources.hub_rows import place
+from pipeline.sources.hugging_face_rows import place
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
 from teacher.corpus.sequences import (

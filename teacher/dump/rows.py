@@ -29,7 +29,7 @@ from pipeline.sets.record_parts import (
 )
 from pipeline.sets.write import plan_shards
 from pipeline.sources import Source, rows_sha256, sentences
-from pipeline.sources.hub_rows import description
+from pipeline.sources.hugging_face_rows import description
 from pipeline.tasks.task import HUB_ID, Hub, Task
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size

@@ -22,14 +22,13 @@ from pipeline.files import refuse_lfs_pointer
 from pipeline.parsing import names_of
 from pipeline.sources.columns import rows_in_words
 from pipeline.sources.row_files import open_rows, reading
-from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.target import SUM_TOLERANCE, Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
 from teacher.imported.import_settings import AnswersKind, ImportSettings
 from teacher.models.label_order import label_places, stated_labels
 
 FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
-SLACK = 0.01  # tolerance of sums of probabilities, which are often rounded
 MISSING: tuple[Any, ...] = (None, "", {})  # values of a row without an answer
 
 ENDINGS = (".npz", ".npy")
@@ -269,11 +268,11 @@ def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str],
         return wrong
     probability_AC = np.exp(numbers_AC.clip(max=1)) if kind == "logprobs" else numbers_AC
     sum_A, is_complete_A = np.nansum(probability_AC, axis=1), ~np.isnan(numbers_AC).any(axis=1)
-    is_outside_A = ((probability_AC < 0) | (probability_AC > 1 + SLACK)).any(axis=1)
-    is_short_A = is_complete_A & (sum_A < 1 - SLACK) & (kind == "probabilities")
+    is_outside_A = ((probability_AC < 0) | (probability_AC > 1 + SUM_TOLERANCE)).any(axis=1)
+    is_short_A = is_complete_A & (sum_A < 1 - SUM_TOLERANCE) & (kind == "probabilities")
     odd = {
         a: f"{numbers_AC[a].tolist()} are not {kind}: as probabilities they add up to {sum_A[a]:.4g}"
-        for a in np.flatnonzero(is_outside_A | is_short_A | (sum_A > 1 + SLACK)).tolist()
+        for a in np.flatnonzero(is_outside_A | is_short_A | (sum_A > 1 + SUM_TOLERANCE)).tolist()
     }
     return odd if may_spread else wrong | odd
 

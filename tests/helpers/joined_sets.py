@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipeline.sets.set_settings import JoinSettings
 from pipeline.sharing.join import Joined, join
-from pipeline.sharing.sharing_settings import JoinSettings
 
 Lines = list[dict[str, Any]]
 Change = Callable[[Lines], Lines]

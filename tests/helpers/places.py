@@ -9,9 +9,9 @@ import fsspec
 
 from pipeline.record_file import parse_record
 from pipeline.sets.record import FILE_NAME
+from pipeline.sets.set_settings import PullSettings, PushSettings
 from pipeline.sharing.pull import Pulled, pull
 from pipeline.sharing.push import Pushed, push
-from pipeline.sharing.sharing_settings import PullSettings, PushSettings
 
 
 def send(root: Path, url: str, **flags: Any) -> Pushed:

@@ -14,7 +14,7 @@ from pipeline.parsing import parse_yaml
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.settings import Settings
 from pipeline.sql.read_only_query import check_condition
-from pipeline.strings import WRITTEN, flag_problem, string_problem, strings_in
+from pipeline.untrusted import WRITTEN, flag_problem, string_problem, strings_in
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 

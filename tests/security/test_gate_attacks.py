@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.sql import read_only_query
-from pipeline.sql.macros import add_macros
+from pipeline.sql.database import add_macros
 from pipeline.sql.read_only_query import create_view, open_database, open_files, select, to_arrow
 
 COPY = "copy (select 1) to '{shard}' (use_tmp_file false)"

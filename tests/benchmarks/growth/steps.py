@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sets.record import read_set_record
+from pipeline.sets.set_settings import PushSettings
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.push import push
-from pipeline.sharing.sharing_settings import PushSettings
 from pipeline.sql.read_only_query import select
 from student.settings import TrainSettings
 from student.train import train

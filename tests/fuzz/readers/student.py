@@ -11,7 +11,7 @@ from student.model.student import Student
 from student.predict.certificate import CERTIFICATE_FILE, read_certificate
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
-COVERS = ("student.model.architecture", "student.predict.certificate", "pipeline.training.run_record")
+COVERS = ("student.model.architecture", "student.predict.certificate", "pipeline.training.run")
 PAIRS = f"pairs of {CONFIG_FILE}"
 KINDS = (CONFIG_FILE, PAIRS, RUN_RECORD, CERTIFICATE_FILE)
 RUN, OF_PAIRS = FOLDER / "run", FOLDER / "run-pairs"

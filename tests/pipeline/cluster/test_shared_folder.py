@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster import shared_folder
-from pipeline.cluster.shared_folder import marked, require_marked, require_seen
+from pipeline.cluster import ray_pool
+from pipeline.cluster.ray_pool import marked, require_marked, require_seen
 from pipeline.errors import ConfigError, PassingError
 from pipeline.files import remove_temporaries
 from tests.helpers.messages import naming
@@ -28,6 +28,6 @@ def test_what_workers_have_written_is_waited_for(tmp_path: Path, monkeypatch: py
     late.start()
     require_seen(tmp_path, {"early": 2, "late": 3})
     assert (tmp_path / "late").exists()
-    monkeypatch.setattr(shared_folder, "SEEN_WITHIN_S", 0)
+    monkeypatch.setattr(ray_pool, "SEEN_WITHIN_S", 0)
     with pytest.raises(PassingError, match=naming(f"{tmp_path}/early: ", "3 bytes")):
         require_seen(tmp_path, {"late": 3, "early": 3})

@@ -237,6 +237,6 @@ def test_empty_store(tmp_path: Path) -> None:
 
 
 def test_asking_about_sets_and_verifying_them_needs_no_torch() -> None:
-    code = "import sys, pipeline.query.catalog, pipeline.sharing.set_files; print('torch' in sys.modules)"
+    code = "import sys, pipeline.query.catalog, pipeline.sharing.remote_folder; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.split() == ["False"]

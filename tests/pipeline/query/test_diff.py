@@ -13,9 +13,9 @@ from typer.testing import Result
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.diff import Diff, diff
-from pipeline.query.query_settings import DiffSettings
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import write_set_record
+from pipeline.sets.set_settings import DiffSettings
 from pipeline.sets.write import finish_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task

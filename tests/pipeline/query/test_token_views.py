@@ -16,8 +16,7 @@ from pipeline.sets.codec_text import CodecName
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sql.database import words_view_name
-from pipeline.sql.macros import add_macros
+from pipeline.sql.database import add_macros, words_view_name
 from pipeline.sql.read_only_query import select
 from tests.helpers.messages import naming
 from tests.helpers.token_sets import CODECS_BY_NAME, WORDS, write_set

@@ -17,10 +17,10 @@ from pipeline.files import sha256
 from pipeline.sets.files import footer_of
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, changed
+from pipeline.sets.set_settings import JoinSettings
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import join
 from pipeline.sharing.push import without_text
-from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_examples
 from student.train import train

@@ -15,7 +15,7 @@ from distill.commands import app
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
-from pipeline.sharing import set_files
+from pipeline.sharing import remote_folder
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
 from tests.helpers.commands import distill, kill_when
@@ -25,7 +25,7 @@ from tests.helpers.rewritten_shards import rewrite_logit
 
 def hang(method: str, mark: Path) -> None:
     """One file at a time, and the line is dead from the fourth on: it neither fails nor goes on."""
-    set_files.TRANSFERS_AT_ONCE = 1
+    remote_folder.TRANSFERS_AT_ONCE = 1
     seen: list[Any] = []
     usual = getattr(s3fs.S3FileSystem, method)
 

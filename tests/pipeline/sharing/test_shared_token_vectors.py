@@ -16,11 +16,11 @@ from pipeline.query.catalog import open_catalog
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
+from pipeline.sets.set_settings import JoinSettings
 from pipeline.sets.signals.side_files import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import join
-from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.sql.read_only_query import select
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, objects, send

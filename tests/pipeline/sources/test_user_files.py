@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DataError
 from pipeline.sources import load_source
-from pipeline.sources.checks import swallowed_rows
 from pipeline.sources.delimited_rows import QuoteWatch, quote_faults
 from pipeline.sources.row_files import BINARY, FORMATS, open_rows
-from pipeline.sources.source import load_word_source
+from pipeline.sources.source import load_word_source, swallowed_rows
 from pipeline.tasks.task import Task
 from tests.helpers.messages import naming
 from tests.helpers.own_tasks import task_of

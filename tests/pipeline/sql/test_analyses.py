@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.sql.macros import add_macros
+from pipeline.sql.database import add_macros
 from pipeline.sql.read_only_query import select, to_arrow
 from tests.helpers.messages import naming
 

@@ -4,8 +4,8 @@ import duckdb
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.sql.macros import add_macros
-from pipeline.sql.statement import check_select, listed_functions
+from pipeline.sql.database import add_macros
+from pipeline.sql.read_only_query import check_select, listed_functions
 from student.sql_functions import FUNCTIONS
 from tests.helpers.messages import naming
 

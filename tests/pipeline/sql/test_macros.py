@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp, softmax
 
-from pipeline.sql.macros import add_macros, macros
+from pipeline.sql.database import add_macros, macros
 
 logit_lists = st.integers(2, 6).flatmap(
     lambda size: st.tuples(*[st.lists(st.floats(-1000, 1000, width=32), min_size=size, max_size=size)] * 2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp
 
-from pipeline.sql.macros import add_macros
+from pipeline.sql.database import add_macros
 
 Lists = list[list[float]]
 

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.sql.database import view_name
-from pipeline.sql.macros import add_macros
+from pipeline.sql.database import add_macros, view_name
 from pipeline.sql.read_only_query import as_dicts, create_view, open_files, select, to_arrow, write_parquet
 from tests.helpers.messages import naming
 

@@ -8,8 +8,7 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.query.catalog import open_catalog
-from pipeline.sql.read_only_query import select
-from pipeline.sql.statement import OF_WORDS
+from pipeline.sql.read_only_query import OF_WORDS, select
 from tests.helpers.words import dump_entities, right_teacher, write_random_teacher
 
 OF_TWO_SETS = ("agreement", "disagreement")

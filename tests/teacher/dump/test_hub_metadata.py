@@ -8,7 +8,7 @@ from pipeline.file_names import FINETUNE_RECORD
 from pipeline.record_file import write_record
 from pipeline.sets.record_parts import HubDataset
 from pipeline.sources import Source
-from pipeline.sources.hub_rows import description
+from pipeline.sources.hugging_face_rows import description
 from pipeline.tasks.task import Task, load_task
 from teacher.dump.rows import task_record
 from teacher.finetune.common import origin

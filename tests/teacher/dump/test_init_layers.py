@@ -15,11 +15,11 @@ from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
+from pipeline.sets.set_settings import PullSettings, PushSettings
 from pipeline.sets.signals.side_files import INIT_FILE
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
-from pipeline.sharing.sharing_settings import PullSettings, PushSettings
 from student.initial_weights.bert import BertStart, bert_start, copy_layers
 from student.model.student import Student
 from student.training_data import build_student_config, task_facts

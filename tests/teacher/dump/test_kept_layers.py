@@ -27,12 +27,12 @@ from pipeline.sets.codecs.vectors import Basis, fit_basis, vector_codec
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import check_layers, group_writer, layer_footer, open_layers
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
+from pipeline.sets.set_settings import PullSettings, PushSettings
 from pipeline.sets.signals import States
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.write import reopen_set
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
-from pipeline.sharing.sharing_settings import PullSettings, PushSettings
 from teacher.dump.kept_layers import LayerJob, row_groups
 from teacher.dumps.examples import ExamplesJob
 from teacher.models.layer_outputs import layer_outputs

@@ -12,9 +12,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.query.diff import diff
-from pipeline.query.query_settings import DiffSettings
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
+from pipeline.sets.set_settings import DiffSettings
 from pipeline.sets.signals.rows import logits_of
 from student.data import load_examples
 from teacher.check import check

@@ -20,10 +20,10 @@ from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMis
 from pipeline.query.catalog import open_catalog
 from pipeline.query.diff import diff
 from pipeline.query.mixture import open_sets
-from pipeline.query.query_settings import DiffSettings
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import read_set_record
+from pipeline.sets.set_settings import DiffSettings
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task
 from pipeline.text.text_to_ids import TextReader

@@ -10,7 +10,7 @@ import pytest
 from distill.apps.report.predictions import commonest_mistakes, label_table
 from distill.commands.students import MOST_LABELS, add_labels
 from distill.result import Result
-from pipeline.sql.macros import add_macros
+from pipeline.sql.database import add_macros
 from pipeline.tasks.calibration_error import calibration_bins, confidences
 from pipeline.tasks.metrics import confusion_of_labels, scores_by_label
 from pipeline.tasks.target import Target, softmax
