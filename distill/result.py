@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 from pipeline import console
-from pipeline.query_rows import MOST_ROWS, html_table, left_out
+from pipeline.console import MOST_ROWS, html_table, left_out
 from pipeline.untrusted import visible
 
 Cells = Sequence[Sequence[Any]]

@@ -1,8 +1,9 @@
-"""Terminal output: progress and notes on stderr, results on stdout.
+"""Terminal output: progress and notes on stderr, results on stdout. Also results that display as tables in Python.
 
 Names and texts may come from an untrusted set, so control characters are escaped before they are printed (`safe`).
 """
 
+import html
 import io
 import json
 import os
@@ -21,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from pipeline import log
+from pipeline import console, log
 from pipeline.environment import is_main_process, progress_disabled
 from pipeline.untrusted import visible, without_nan
 
@@ -35,6 +36,7 @@ BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 # Without emoji=False rich would replace ":train:" in mnli:train:7 by a picture of a train.
 stdout = Console(emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
+MOST_ROWS = 40  # rows that are shown
 
 
 def safe(text: str) -> str:
@@ -158,7 +160,6 @@ def _is_numeric(rows: Sequence[Sequence[Any]], number: int) -> bool:
 
 
 def _line(text: str, longest: int) -> str:
-    """Returns a text, or its beginning, on one line."""
     line = " ".join(visible(text).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -237,3 +238,47 @@ def progress(total: int, description: str) -> Iterator[Steps]:
         steps = Steps(bar, total, description)
         yield steps
         steps.log()
+
+
+class Rows(list[dict[str, Any]]):
+    """The rows of a query's result, as a list of dicts, which ``pandas.DataFrame`` accepts.
+
+    Args:
+        columns: their names.
+        cells: a value for each column of each row.
+    """
+
+    def __init__(self, columns: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:
+        super().__init__(dict(zip(columns, row, strict=True)) for row in cells)
+        self.columns, self.cells = columns, cells
+
+    def __repr__(self) -> str:
+        return console.table_text(self.columns, self.cells[:MOST_ROWS]) + left_out(self.cells)
+
+    def _repr_html_(self) -> str:
+        return html_table(self.columns, self.cells[:MOST_ROWS]) + left_out(self.cells)
+
+
+def html_table(columns: Sequence[str], cells: Sequence[Sequence[Any]], title: str = "") -> str:
+    """Returns a table for a notebook. All text in it is escaped.
+
+    Args:
+        columns: the headings, or none.
+        cells: a value for each column of each row.
+        title: the line above the table, which may be empty.
+    """
+    head = "".join(f"<th>{_escaped(name)}</th>" for name in columns)
+    rows = ("".join(f"<td>{_escaped(console.show(cell))}</td>" for cell in row) for row in cells)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    caption = f"<caption>{_escaped(title)}</caption>" if title else ""
+    heads = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f"<table>{caption}{heads}<tbody>{body}</tbody></table>"
+
+
+def left_out(cells: Sequence[Sequence[Any]]) -> str:
+    """Returns how many rows are not shown, if any."""
+    return f"… {len(cells) - MOST_ROWS:,} more rows" if len(cells) > MOST_ROWS else ""
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))

@@ -341,7 +341,6 @@ class RayPool(Generic[Piece, Result]):
             self._start(actor_class, shared)
 
     def _log_summary(self) -> None:
-        """Logs the work of each worker, and which workers were slow."""
         at_work = [worker for worker in self._done if worker.pieces]
         paces = [worker.seconds / worker.pieces for worker in at_work]
         if not paces:

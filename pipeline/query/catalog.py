@@ -230,7 +230,6 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _remove(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
-    """Takes sets out of the catalog, with their views."""
     for name in sorted(names):
         row = connection.execute('select views from set_states where "set" = ?', [name]).fetchone()
         for view in row[0] if row else []:
@@ -240,7 +239,6 @@ def _remove(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None
 
 
 def _add(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
-    """Puts a set into the catalog."""
     connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, record))  # noqa: S608
     rows = [_shard_row(root, record, k) for k in range(len(record.shards))]
     connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)

@@ -39,12 +39,10 @@ class Mixture(ExampleSet):
 
     @property
     def sets(self) -> tuple[ExampleSet, ...]:  # type: ignore[override]
-        """All sets, the first one first."""
         return (ExampleSet(self.root, self.record), *self.others)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that every set has."""
         return tuple(split for split in self.record.splits if all(split in other.splits for other in self.others))
 
     @property
@@ -131,7 +129,6 @@ def columns_as(first: Target, other: Target) -> str:
 
 
 def _problems(mixture: Mixture) -> list[str]:
-    """Returns the problems with the sets' records."""
     first, problems = mixture.sets[0], []
     for one, other in combinations(mixture.sets, 2):
         if one.root.resolve() == other.root.resolve():
@@ -168,7 +165,6 @@ def _meaning(target: Target) -> str:
 
 
 def _different_rows(mixture: Mixture, split: str) -> list[str]:
-    """Returns the problems with the rows of a split."""
     first = mixture.sets[0]
     with mixture.opened(split) as connection:
         problems = [problem for other in mixture.others for problem in different_rows(connection, split, first, other)]
@@ -273,7 +269,6 @@ def different_rows(
 
 
 def _shown(target: Target, what: str, one: Any, other: Any) -> str:
-    """Returns two sentences, or label and score, for people."""
     if what == "text":
         return " and ".join(repr(sentence) for sentence in (one, other) if sentence is not None) or "none"
     if one is None:

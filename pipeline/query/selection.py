@@ -74,7 +74,6 @@ def _column_problems(logit_set: ExampleSet, given: Sequence[str], types: dict[st
 def _row_problems(
     connection: duckdb.DuckDBPyConnection, logit_set: ExampleSet, source: str, given: Sequence[str]
 ) -> list[str]:
-    """Returns the problems with the chosen rows, with an example of each."""
     width = logit_set.record.target.num_logits
     known = logit_set.view if "logits" in given else "every set"
     # "is not distinct from" also matches nulls, so that a row without a key is reported once, by its own check.

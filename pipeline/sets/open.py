@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
+from pipeline.console import Rows
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.parquet import read_groups, read_metadata
-from pipeline.query_rows import Rows
 from pipeline.sets.files import read_statistics, require_shards, require_sound
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, read_set_record
 from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord

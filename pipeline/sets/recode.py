@@ -164,7 +164,6 @@ def _recode_layers(source: ExampleSet, codecs: Mapping[LayersName, str], root: P
 
 
 def _hashes(record: SetRecord) -> dict[str, str]:
-    """Returns the SHA-256 of a set's files by their paths, if its record lists them."""
     return {shard.path: shard.sha256 for shard in record.shards if shard.sha256} | record.signals.hashes()
 
 

@@ -95,7 +95,6 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
 
 
 def _set_there(settings: PushSettings, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
-    """The set in the repository, or None if there is none."""
     # Somebody's other data must not be overwritten. Without files in the set's folder there is nothing to lose.
     if FILE_NAME not in remote:
         taken = sorted(name for name in remote if name.startswith(f"{record.shards[0].folder}/"))

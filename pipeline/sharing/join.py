@@ -146,7 +146,6 @@ def _task_of(root: Path, record: SetRecord, settings: JoinSettings) -> Task:
 
 
 def _keys(source: Source, record: SetRecord) -> pa.Table:
-    """Key, text hash and gold of every row of your own."""
     parts = []
     for split, rows in source.splits.items():
         hashes = pa.array(text_hashes(rows, record.tokenizer.sha256), pa.binary(TEXT_HASH_BYTES))

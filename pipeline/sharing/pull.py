@@ -71,7 +71,6 @@ def pull(settings: PullSettings) -> Pulled:
 
 
 def _forget(lock: Path, root: Path) -> None:
-    """Removes files of an interrupted pull, unless another one is running."""
     if lock.exists() or _replaced(lock.parent, root).exists():
         with suppress(DataError), locked(lock, "another pull is running"):
             shutil.rmtree(_replaced(lock.parent, root), ignore_errors=True)
@@ -80,7 +79,6 @@ def _forget(lock: Path, root: Path) -> None:
 
 
 def _replaced(folder: Path, root: Path) -> Path:
-    """Returns the path of a replaced set until it is removed."""
     return folder / f".{root.name}.old"
 
 

@@ -159,7 +159,6 @@ def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str
 
 
 def _fields(text: str, parse: pc.ParseOptions) -> Iterator[list[str]]:
-    """Yields the fields of each row that is not blank."""
     rows = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=parse.delimiter,

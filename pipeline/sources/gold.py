@@ -323,7 +323,6 @@ def _is_known(item: Any, numbers: dict[Any, int]) -> bool:
 
 
 def _spelt(value: Any) -> Any:
-    """Returns a number, a boolean or a text as a text."""
     if value is None or isinstance(value, str):
         return None if value is None else _whole(value.strip().lower())
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()

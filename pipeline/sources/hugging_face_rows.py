@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DataError, MissingDependencyError, unless_passing
-from pipeline.sources.class_names import check_names, class_names, named
+from pipeline.sources.columns import check_names, class_names, named
 from pipeline.sources.row_bytes import ending
 from pipeline.tasks.task import Hub, Task
 from pipeline.untrusted import parse_json

@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
-from pipeline.sources.class_names import class_names, named
+from pipeline.sources.columns import class_names, named
 from pipeline.sources.delimited_rows import QUOTED, UNQUOTED, delimited_names, delimited_tables
 from pipeline.sources.hugging_face_rows import row_files
 from pipeline.sources.json_rows import (
@@ -73,7 +73,7 @@ class RowFile:
     Attributes:
         path: the file.
         names: the names of its columns. For JSON, those of the first rows.
-        class_names: the names of classes of columns for which the file has them. See `pipeline.sources.class_names`.
+        class_names: the names of classes of columns for which the file has them. See `pipeline.sources.columns`.
     """
 
     path: Path
@@ -264,8 +264,6 @@ def _json_array(path: Path) -> Opened:
 
 
 def _whole_table(table: pa.Table) -> Opened:
-    """Rows that are in memory."""
-
     def read(columns: Sequence[str] | None, schema: pa.Schema | None, start: int) -> Batches:
         chosen = table if columns is None else table.select(list(columns))
         return from_row([chosen if schema is None else chosen.select(schema.names).cast(schema)], start)

@@ -15,8 +15,15 @@ import pyarrow.compute as pc
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.sources.class_names import check_names
-from pipeline.sources.columns import MAX_EXAMPLES, column_name, plain, row_numbers, rows_in_words, text_column
+from pipeline.sources.columns import (
+    MAX_EXAMPLES,
+    check_names,
+    column_name,
+    plain,
+    row_numbers,
+    rows_in_words,
+    text_column,
+)
 from pipeline.sources.gold import NUMERAL, READERS, check_words, labels_of_columns, split_words
 from pipeline.sources.hugging_face_rows import read_hub, row_files
 from pipeline.sources.row_files import FORMATS, open_rows

@@ -86,7 +86,6 @@ def _row_files(folder: Path) -> list[Path]:
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
-    """Returns the files of a split in a folder."""
     ways: list[list[Path]] = []
     for name in (split, f"{split}_partial", *SYNONYMS.get(split, ())):
         ways += [[path] for path in _row_files(folder) if stem(path) == name]
@@ -125,5 +124,4 @@ def _parts(folder: Path, split: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Returns all files of rows in the folder of a split, in their order."""
     return _row_files(folder) if folder.is_dir() else []

@@ -159,7 +159,6 @@ def _syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yields every object of a syntax tree."""
     # A stack instead of recursion: a hostile query can nest deeper than Python's recursion limit.
     waiting = [tree]
     while waiting:

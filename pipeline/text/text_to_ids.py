@@ -158,7 +158,6 @@ class TextReader:
         return self.tokenizer.to_str()
 
     def _disable_truncation(self) -> None:
-        """Removes the tokenizer's truncation and padding, if it has any."""
         # Setting an equal value would still lock out the library's threads, and changes are not safe for other threads.
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()

@@ -43,7 +43,6 @@ class JointTask(TrainTask[TaskBatch]):
         return self._by_number[batch.task].loss(batch.rows)
 
     def evaluate(self) -> Metrics:
-        """Returns the metrics of all tasks. See `joint_scores`."""
         return joint_scores({name: task.evaluate() for name, task in self._tasks.items()})
 
     def save(self, folder: Path) -> None:

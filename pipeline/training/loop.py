@@ -185,7 +185,6 @@ def _train_to_next_stop(
 
 
 def _evaluate(task: TrainTask[B], schedule: Schedule, progress: Progress) -> None:
-    """Adds an entry to the history."""
     number = progress.step // schedule.entry_steps if schedule.unit == "epoch" else progress.step
     # Batches differ in size, so losses are weighted by rows instead of averaged over steps.
     loss = progress.loss_sum / progress.num_rows
@@ -199,7 +198,6 @@ def _evaluate(task: TrainTask[B], schedule: Schedule, progress: Progress) -> Non
 
 
 def _save_if_best(run: Run, task: TrainTask[B], schedule: Schedule, progress: Progress) -> None:
-    """Saves the weights if the last entry is the best so far."""
     if run.is_main and schedule.save_best and schedule.is_entry(progress.step) and last_is_best(progress.history):
         task.save(run.folder)
 

@@ -41,7 +41,6 @@ def label_columns(run: Path) -> tuple[str, ...]:
 
 
 def _record_if_there(run: Path) -> Record:
-    """The record of a run, or an empty one if the file does not exist."""
     return read_work_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
 
 

@@ -12,8 +12,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
 from pipeline.sets.codecs import Codec
-from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
-from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
+from pipeline.sets.codecs.distributions import DenseCodec, HiddenCodec, SampledCodec, TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.sequences import MaskingPlan, Sequences, mask, uniform_weights
 from teacher.dumps.masked_words import encoded_predictions

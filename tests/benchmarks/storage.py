@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pipeline import console
 from pipeline.arrays import Floats64, Ints, Ragged
 from pipeline.sets.codecs.codec import lists
-from pipeline.sets.codecs.sparse import TopKCodec
+from pipeline.sets.codecs.distributions import TopKCodec
 from pipeline.sets.files import read_statistics
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, no_statistics, rows_per_group, tokens_table
 from pipeline.sets.registry import TEXT_COLUMNS, example_columns

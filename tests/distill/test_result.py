@@ -5,7 +5,7 @@ import json
 import pytest
 
 from distill.result import Csv, Result, Text
-from pipeline.query_rows import MOST_ROWS, Rows
+from pipeline.console import MOST_ROWS, Rows
 
 
 def test_a_result_reads_like_its_values() -> None:

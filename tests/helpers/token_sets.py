@@ -15,8 +15,7 @@ from pipeline.parquet import read_groups
 from pipeline.sets.codec_text import CodecName
 from pipeline.sets.codecs import AnyCodec, Decoder, Predictions
 from pipeline.sets.codecs.codec import write_decoder
-from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
-from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
+from pipeline.sets.codecs.distributions import DenseCodec, HiddenCodec, SampledCodec, TopKCodec
 from pipeline.sets.files import read_statistics
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, draws, encode, no_statistics, tokens_table
 from pipeline.sets.record import SetRecord

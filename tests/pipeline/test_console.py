@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from pipeline import console
-from pipeline.query_rows import Rows
+from pipeline.console import Rows
 from pipeline.untrusted import visible
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x00\x7f\x9b2J\x85b [bold]x[/bold] [/]"

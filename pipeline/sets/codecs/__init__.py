@@ -1,4 +1,4 @@
-"""Codecs, which store distributions over the vocabulary: one file per codec, and the table of codecs."""
+"""Codecs, which store distributions over the vocabulary: and the table of codecs."""
 
 from typing import Annotated
 
@@ -15,8 +15,7 @@ from pipeline.sets.codecs.codec import (
     Predictions,
     Sparse,
 )
-from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
-from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
+from pipeline.sets.codecs.distributions import DenseCodec, HiddenCodec, SampledCodec, TopKCodec
 
 AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]
 CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec]] = {

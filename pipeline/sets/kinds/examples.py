@@ -238,7 +238,6 @@ class ExampleSet(LogitSet):
         return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
 
     def scores(self) -> Scores:
-        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
         metrics, target = self.record.metrics, self.record.target
         return {split: score_logits(metrics, target, *self.gold(split)) for split in self.record.splits}
 

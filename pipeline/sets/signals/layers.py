@@ -111,7 +111,6 @@ class States(LayerSignal):
         return float(self.tokens(length_R).sum() * self.codec.num_bytes())
 
     def files(self) -> dict[str, int]:
-        """Its files, and the basis if the codec needs one."""
         # The limit of a download: a hostile place must not send more than the codec can need.
         most = len(self.layers) * self.codec.basis_bytes + HEADER_BYTES
         return super().files() | ({self.basis_path: most} if self.codec.basis_bytes else {})

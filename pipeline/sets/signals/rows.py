@@ -12,7 +12,7 @@ from pipeline.files import sha256
 from pipeline.sets.codec_text import Pooling
 from pipeline.sets.codecs import AnyCodec, Decoder
 from pipeline.sets.codecs.codec import DECODER_FILE, read_decoder
-from pipeline.sets.codecs.lossless import HiddenCodec
+from pipeline.sets.codecs.distributions import HiddenCodec
 from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, read_basis
 from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal, own_file

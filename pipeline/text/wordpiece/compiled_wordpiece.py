@@ -269,7 +269,6 @@ def _is_independent(character: str) -> bool:
 
 
 def _entry(character: str, result: str) -> tuple[int, int, int, bytes]:
-    """Returns the entry of the table from the text between two digits."""
     text = result.strip(" ")
     size = len(text.encode())
     kind = {text: IN_WORD, " ": SPACE, f" {text} ": WORD_OF_ITS_OWN}.get(result, UNKNOWN)

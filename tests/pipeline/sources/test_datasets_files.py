@@ -11,7 +11,7 @@ import pytest
 from distill.apps.quickstart.inspect_rows import look_at
 from pipeline.errors import DataError
 from pipeline.sources import load_documents, load_source
-from pipeline.sources.class_names import class_names
+from pipeline.sources.columns import class_names
 from pipeline.sources.row_files import open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Corpus, Task

@@ -26,7 +26,7 @@ from pipeline.sets.codecs import (
     Sparse,
 )
 from pipeline.sets.codecs.codec import read_decoder
-from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
+from pipeline.sets.codecs.distributions import SampledCodec, TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, split_table, tokens_schema, tokens_table
 from tests.helpers.messages import naming
 from tests.helpers.shards import write_tokens

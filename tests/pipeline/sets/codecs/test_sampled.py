@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.sets.codecs import Dense, Predictions, Sparse
-from pipeline.sets.codecs.sparse import GROUP, SampledCodec, draw
+from pipeline.sets.codecs.distributions import GROUP, SampledCodec, draw
 from student.losses.masked_words import cross_entropy
 
 ROUNDING = 1e-5  # of the sums of up to 300 probabilities in float32
