@@ -57,10 +57,7 @@ class RayFlags(Settings):
         json_schema_extra=PLACE,
     )
     ray_workers: int | None = Field(
-        None,
-        ge=1,
-        description="Number of workers. Default: as many as fit into the cluster.",
-        json_schema_extra=PLACE,
+        None, ge=1, description="Number of workers. Default: as many as fit into the cluster.", json_schema_extra=PLACE
     )
     ray_resources: str | None = Field(
         None,

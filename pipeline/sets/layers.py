@@ -125,10 +125,7 @@ def layer_file(
         DataError: if the disk is full or the folder cannot be written.
     """
     path = root / shard.path
-    with (
-        atomic_path(path) as temporary,
-        group_writer(temporary, signal, layer_footer(record, signal, shard)) as write,
-    ):
+    with atomic_path(path) as temporary, group_writer(temporary, signal, layer_footer(record, signal, shard)) as write:
         yield write
 
 
@@ -347,12 +344,7 @@ def num_specials(root: Path, record: SetRecord) -> int:
 
 
 def sound_rows(
-    root: Path,
-    record: SetRecord,
-    signal: LayerSignal,
-    number: int,
-    specials: int,
-    layers: tuple[int, ...] = (),
+    root: Path, record: SetRecord, signal: LayerSignal, number: int, specials: int, layers: tuple[int, ...] = ()
 ) -> Iterator[pa.Table]:
     """Yields the row groups of a signal's file, each after a check against the record and the examples.
 

@@ -5,7 +5,7 @@ No teacher is needed. Masked words are recoded from a lossless codec, layers fro
 Shapes: P positions, V vocabulary, R rows of a row group, T tokens, H hidden size.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import make_folder, require_space, write_once
 from pipeline.parquet import read_groups
 from pipeline.sets.codec_text import parse_recoded
-from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
+from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Codec, Decoder, Predictions, codec_for
 from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, vector_codec
 from pipeline.sets.files import Statistics, require_shards
 from pipeline.sets.kinds.examples import ExampleSet
@@ -109,18 +109,29 @@ def recoded_groups(
     """The row groups of a shard in another codec."""
     for table in source.read_shard(shard):
         for start in range(0, table.num_rows, rows_per_group(codec)):
-            rows, columns = split_table(table.slice(start, rows_per_group(codec)))
-            # The draws depend on the keys alone, so recoding gives the same samples as a dump with this codec would.
-            random_P = torch.from_numpy(draws(rows, source.record.mask_seed))
-            target_P = torch.from_numpy(rows.targets.flat)
-            pieces = []
-            for low in range(0, len(target_P), POSITIONS_AT_ONCE):
-                part = slice(low, min(low + POSITIONS_AT_ONCE, len(target_P)))
-                stored = {name: column[part.start : part.stop] for name, column in columns.items()}
-                predictions = source.record.codec.predictions(stored, decoder, random_P[part])
-                pieces.append(encode(codec, predictions, target_P[part], statistics))
-            whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
-            yield tokens_table(codec, shard.split, rows, whole)
+            part = table.slice(start, rows_per_group(codec))
+            stored = stored_predictions(source, part, decoder, POSITIONS_AT_ONCE)
+            pieces = [encode(codec, predictions, target_P, statistics) for predictions, target_P in stored]
+            yield encoded_table(codec, shard.split, part, pieces)
+
+
+def stored_predictions(
+    source: MaskedWordSet, table: pa.Table, decoder: Decoder | None, at_once: int
+) -> Iterator[tuple[Predictions, torch.Tensor]]:
+    """Yields the teacher's predictions in a table of masked words, and the masked tokens, some positions at a time."""
+    rows, columns = split_table(table)
+    # The draws depend on the keys alone, so recoding gives the same samples as a dump with this codec would.
+    random_P, target_P = torch.from_numpy(draws(rows, source.record.mask_seed)), torch.from_numpy(rows.targets.flat)
+    for low in range(0, len(target_P), at_once):
+        stored = {name: column[low : low + at_once] for name, column in columns.items()}
+        part = slice(low, low + at_once)
+        yield source.record.codec.predictions(stored, decoder, random_P[part]), target_P[part]
+
+
+def encoded_table(codec: Codec, split: str, table: pa.Table, pieces: Sequence[Mapping[str, pa.Array]]) -> pa.Table:
+    """Returns the rows of a table with the columns of another codec, which are encoded piece by piece."""
+    whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
+    return tokens_table(codec, split, split_table(table)[0], whole)
 
 
 def require_everything(source: MaskedWordSet) -> None:

@@ -24,15 +24,19 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import (
     MaskedWordSet,
     codec_encodings,
-    draws,
     rows_per_group,
-    split_table,
     tokens_schema,
-    tokens_table,
 )
 from pipeline.sets.layers import group_writer
 from pipeline.sets.open import find_set
-from pipeline.sets.recode import KEPT_WHOLE, require_everything, spread_outputs, training_files
+from pipeline.sets.recode import (
+    KEPT_WHOLE,
+    encoded_table,
+    require_everything,
+    spread_outputs,
+    stored_predictions,
+    training_files,
+)
 from pipeline.sets.record import read_set_record
 from pipeline.sets.set_settings import RecodeSettings
 from pipeline.sets.signals import LayerSignal, States
@@ -44,11 +48,7 @@ POSITIONS_AT_ONCE = 256
 DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
 # Every fifth row is measured. Bases are fitted to the others, so that the measured loss is unbiased.
 EVERY = 5
-TRIED = (
-    "dense",
-    *(f"topk-{k}" for k in (12, 50, 100)),
-    *(f"sampled-{n}" for n in (8, 16, 32, 50, 100)),
-)
+TRIED = ("dense", *(f"topk-{k}" for k in (12, 50, 100)), *(f"sampled-{n}" for n in (8, 16, 32, 50, 100)))
 MOST_POSITIONS, MOST_ROWS = 2000, 512  # of a sample
 
 
@@ -108,7 +108,7 @@ def compared_word_codecs(control: MaskedWordSet, max_positions: int) -> list[Lin
     with console.progress(len(codecs), "codecs") as steps:
         for codec in codecs:
             try:
-                lines.append(_line(codec, source, table, decoder, control.record.mask_seed, all_positions))
+                lines.append(_line(codec, control, table, decoder, all_positions))
             except BeyondHalfError as error:
                 console.warn(f"codec {codec} is left out: {error}")
             steps.advance()
@@ -129,22 +129,14 @@ def _sample(control: MaskedWordSet, max_positions: int) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _line(
-    codec: Codec, source: Codec, table: pa.Table, decoder: Decoder | None, seed: int, all_positions: float
-) -> Line:
-    rows, columns = split_table(table)
-    random_P, target_P = torch.from_numpy(draws(rows, seed)), rows.targets.flat
-    pieces: list[dict[str, pa.Array]] = []
-    measures = []
-    for low in range(0, len(target_P), POSITIONS_AT_ONCE):
-        part = slice(low, min(low + POSITIONS_AT_ONCE, len(target_P)))
-        stored = {name: column[part.start : part.stop] for name, column in columns.items()}
-        predictions = source.predictions(stored, decoder, random_P[part])
+def _line(codec: Codec, control: MaskedWordSet, table: pa.Table, decoder: Decoder | None, all_positions: float) -> Line:
+    pieces, measures, targets = [], [], []
+    for predictions, target_P in stored_predictions(control, table, decoder, POSITIONS_AT_ONCE):
         encoded, _ = codec.encode(predictions)
         measures.append(_measured(codec.decode(encoded, 1.0, decoder), predictions.logits_PV))
         pieces.append(encoded)
-    whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
-    num_bytes = _bytes_per_position(codec, tokens_table(codec, "train", rows, whole))
+        targets.append(target_P)
+    num_bytes = _bytes_per_position(codec, encoded_table(codec, "train", table, pieces))
     kl_P, mass_PT, confidence_P, guess_P = (torch.cat(each).numpy() for each in zip(*measures, strict=True))
     mass = dict(zip(TEMPERATURES, mass_PT.mean(axis=0, dtype=np.float64).tolist(), strict=True))
     return Line(
@@ -152,7 +144,7 @@ def _line(
         bytes_per_position=num_bytes,
         kl=float(kl_P.mean(dtype=np.float64)),
         kept_mass={f"{t:g}": share if codec.honours(t) else None for t, share in mass.items()},
-        calibration_error=calibration_error(confidence_P, guess_P == target_P),
+        calibration_error=calibration_error(confidence_P, guess_P == torch.cat(targets).numpy()),
         unbiased=codec.name != "topk",
         set_bytes=num_bytes * all_positions,
     )

@@ -305,12 +305,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
 
 
 def _text(
-    table: pa.Table,
-    place: str,
-    accepted: Sequence[str],
-    problems: list[str],
-    warnings: list[str],
-    taken: Sequence[str],
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str], taken: Sequence[str]
 ) -> pa.Array:
     column = text_column(table, place, accepted, problems, taken)
     empty = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False)
@@ -325,12 +320,7 @@ def _text(
 
 
 def _words(
-    table: pa.Table,
-    place: str,
-    accepted: Sequence[str],
-    problems: list[str],
-    warnings: list[str],
-    taken: Sequence[str],
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str], taken: Sequence[str]
 ) -> pa.Array:
     """Returns the column of words. Adds to the problems and to the warnings."""
     name = column_name(table.column_names, place, accepted, problems, taken)

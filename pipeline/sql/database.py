@@ -115,9 +115,7 @@ class TargetMacros(NamedTuple):
     mix: str = "mix"
 
 
-MACROS: dict[TargetKind, TargetMacros] = {
-    "labels": TargetMacros("likely_labels", "label_kl", "mix_labels"),
-}
+MACROS: dict[TargetKind, TargetMacros] = {"labels": TargetMacros("likely_labels", "label_kl", "mix_labels")}
 
 
 def macros_of(target: Target) -> TargetMacros:

@@ -161,12 +161,7 @@ def train_step(task: TrainTask[B], optimizer: TrainOptimizer, step: int) -> tupl
 
 
 def _train_to_next_stop(
-    run: Run,
-    task: TrainTask[B],
-    optimizer: TrainOptimizer,
-    schedule: Schedule,
-    progress: Progress,
-    bar: console.Steps,
+    run: Run, task: TrainTask[B], optimizer: TrainOptimizer, schedule: Schedule, progress: Progress, bar: console.Steps
 ) -> None:
     # The sum becomes a tensor at the first step, because reading a number at each step would wait for the GPU.
     loss_sum: float | Tensor = progress.loss_sum

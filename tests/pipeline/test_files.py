@@ -105,10 +105,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_a_full_disk_that_a_library_tells_of_in_its_own_words() -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, "a"))
-    with (
-        pytest.raises(PassingError, match="folder: "),
-        library_writes(Path("folder")),
-    ):
+    with pytest.raises(PassingError, match="folder: "), library_writes(Path("folder")):
         tokenizer.save("/dev/full")
     with pytest.raises(KeyError), library_writes(Path("a")):
         raise KeyError("a")

@@ -6,15 +6,7 @@ from pydantic import Field
 
 from pipeline.errors import ConfigError
 from pipeline.sets.codec_text import DISTRIBUTION_CODECS, CodecName, parse_codec
-from pipeline.sets.codecs.codec import (
-    BeyondHalfError,
-    Codec,
-    Decoder,
-    Dense,
-    Distribution,
-    Predictions,
-    Sparse,
-)
+from pipeline.sets.codecs.codec import BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions, Sparse
 from pipeline.sets.codecs.distributions import DenseCodec, HiddenCodec, SampledCodec, TopKCodec
 
 AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]

@@ -68,12 +68,7 @@ class LabelledWords:
 
     @classmethod
     def of(
-        cls,
-        names: tuple[str, ...],
-        words: pa.ChunkedArray,
-        label: pa.ChunkedArray,
-        pieces: Pieces,
-        teacher_TC: Floats,
+        cls, names: tuple[str, ...], words: pa.ChunkedArray, label: pa.ChunkedArray, pieces: Pieces, teacher_TC: Floats
     ) -> "LabelledWords":
         """Puts the columns of sentences together with their tokens and the outputs for these."""
         num_words_N = pc.list_value_length(words).to_numpy().astype(np.int64)

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.ray_pool import (
-    RayFlags,
-    RayPool,
-    WorkerTask,
-    on_cluster,
-    workers_that_fit,
-    workers_to_start,
-)
+from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster, workers_that_fit, workers_to_start
 from pipeline.errors import ConfigError, DistillError, TeacherError
 from pipeline.interrupts import Stopped, handling_signals
 from student.settings import SweepSettings

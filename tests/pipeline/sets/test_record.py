@@ -10,12 +10,7 @@ from pydantic import ValidationError
 from pipeline.errors import IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.sets.record import (
-    FILE_NAME,
-    read_set_record,
-    staged,
-    write_set_record,
-)
+from pipeline.sets.record import FILE_NAME, read_set_record, staged, write_set_record
 from pipeline.sets.record import changed as changed_record
 from pipeline.sets.record_parts import Setting, fingerprint
 from tests.helpers.messages import naming
@@ -122,10 +117,7 @@ def test_missing_and_oversized_file(tmp_path: Path) -> None:
     [
         ({"signals": {}}, "signals: "),
         ({"signals": {"smell": {}}}, r"signals\.smell"),
-        (
-            {"signals": {"mlm": {"codec": {"name": "dense", "vocabulary_size": 9}}}},
-            "masked_words",
-        ),
+        ({"signals": {"mlm": {"codec": {"name": "dense", "vocabulary_size": 9}}}}, "masked_words"),
         ({"kind": "masked_words"}, "'masked_words'"),
         ({"kind": "words"}, "kind"),
         ({"task": None}, "'task'"),

@@ -79,11 +79,7 @@ def test_what_cannot_be_is_found(own: Callable[[str], SentenceSet], name: str, c
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({"corpus": None}, "corpus and task: "),
-        ({"has_text": False}, "has_text: "),
-    ],
+    ("parts", "message"), [({"corpus": None}, "corpus and task: "), ({"has_text": False}, "has_text: ")]
 )
 def test_a_record_that_does_not_fit_is_refused(vector_store: Path, parts: dict[str, Any], message: str) -> None:
     record = SentenceSet.open(vector_store / "int8").record

@@ -160,16 +160,10 @@ def without_positions(groups: Groups) -> Groups:
         (column("positions", [[0], [1, 2], [2]]), "masked position .*tokens"),
         (without_positions, "masked position"),
         (column("positions", [[0, 1], [1], [1]]), "targets"),
-        (
-            column("targets", [[RED], [GREEN, BLUE], [RED, RED]]),
-            "targets",
-        ),
+        (column("targets", [[RED], [GREEN, BLUE], [RED, RED]]), "targets"),
         (column("targets", [[RED], [GREEN, 4], [RED]]), "vocabulary"),
         (column("ids", [[MASK, GREEN, 4], [RED, MASK, MASK], [GREEN, MASK]]), "vocabulary"),
-        (
-            column("counts", [[[8]], [[8], [8]], []]),
-            "counts",
-        ),
+        (column("counts", [[[8]], [[8], [8]], []]), "counts"),
         (column("counts", [[[8]], [[8], None], [[8]]]), "counts is null"),
         (one_more, "counts .*8"),
     ],
@@ -241,14 +235,7 @@ def linked(path: Path) -> None:
     path.symlink_to(path.with_suffix(".elsewhere"))
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (Path.unlink, "missing"),
-        (linked, "missing"),
-        (flipped, "SHA-256"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "message"), [(Path.unlink, "missing"), (linked, "missing"), (flipped, "SHA-256")])
 def test_a_damaged_file_is_neither_verified_nor_read(
     sampled: MaskedWordSet, damage: Callable[[Path], None], message: str
 ) -> None:
@@ -295,10 +282,7 @@ def test_draws_at_another_temperature_are_for_that_alone(tmp_path: Path) -> None
 def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: MaskedWordSet, opinion_set: ExampleSet) -> None:
     with pytest.raises(ConfigError, match=naming("opinion: ", "--signal mlm")):
         MaskedWordSet.open(opinion_set.root)
-    with pytest.raises(
-        ConfigError,
-        match=naming("colours: ", "distill pretrain-student"),
-    ):
+    with pytest.raises(ConfigError, match=naming("colours: ", "distill pretrain-student")):
         ExampleSet.open(sampled.root)
 
 

@@ -35,10 +35,7 @@ def first(name: str, value: object) -> Callable[[Row], Row]:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (
-            lambda row: row | {"source_row": row["source_row"] + 1},
-            "source rows 0 to 15",
-        ),
+        (lambda row: row | {"source_row": row["source_row"] + 1}, "source rows 0 to 15"),
         (longer("ids", 5), "word_ids"),
         (first("ids", 60_000), "vocabulary"),
         (first("word_ids", 1000), "word"),

@@ -147,12 +147,7 @@ def test_an_upload_that_fails_is_one_message_and_changes_nothing(
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "hf://datasets/me/nothing",
-        "hf://datasets/me/opinion@nowhere",
-        "hf://datasets/me--x/a..b",
-        "hf://datasets/me",
-    ],
+    ["hf://datasets/me/nothing", "hf://datasets/me/opinion@nowhere", "hf://datasets/me--x/a..b", "hf://datasets/me"],
 )
 def test_nothing_there_is_one_message(
     opinion_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path, url: str

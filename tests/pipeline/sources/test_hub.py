@@ -88,10 +88,7 @@ def test_local_data_goes_before_the_hub(tmp_path: Path, glue: Path, monkeypatch:
     ("hub", "message"),
     [
         ({"config": "colla"}, naming("glue/colla, split 'train': ", "--data")),
-        (
-            {"id": "nobody/nothing", "config": None},
-            naming("nobody/nothing, split 'train': ", "--data"),
-        ),
+        ({"id": "nobody/nothing", "config": None}, naming("nobody/nothing, split 'train': ", "--data")),
     ],
 )
 def test_hub_that_cannot_be_read(tmp_path: Path, glue: Path, hub: dict[str, str | None], message: str) -> None:

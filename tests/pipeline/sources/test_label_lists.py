@@ -133,10 +133,7 @@ def test_a_hash_of_rows_sees_their_labels(tmp_path: Path) -> None:
     [
         ("metrics: [accuracy]", naming("mine.yaml: ", ["accuracy"], "micro_f1, macro_f1")),
         ("labels: [one]", naming("mine.yaml: ", "labels")),
-        (
-            "type: classification\nmetrics: [accuracy]\ncolumns: {sentence1: text}",
-            "mine.yaml: .*columns: label",
-        ),
+        ("type: classification\nmetrics: [accuracy]\ncolumns: {sentence1: text}", "mine.yaml: .*columns: label"),
     ],
 )
 def test_a_manifest_that_does_not_fit(change: str, reason: str) -> None:

@@ -7,15 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.arrays import Ragged
-from pipeline.tasks.spans import (
-    Span,
-    begins_inside,
-    scores_by_span,
-    spans,
-    word_intervals,
-    word_scores,
-    word_tallies,
-)
+from pipeline.tasks.spans import Span, begins_inside, scores_by_span, spans, word_intervals, word_scores, word_tallies
 
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 LABELS = st.lists(st.integers(0, len(NAMES) - 1), min_size=1, max_size=8)

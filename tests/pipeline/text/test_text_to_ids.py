@@ -17,14 +17,7 @@ from pipeline.text.text_to_ids import SENTENCES_AT_ONCE, TextReader
 from pipeline.text.tokenizer import tokenize, wordpiece
 from pipeline.text.wordpiece.compiled_wordpiece import BYTES_PER_THREAD, is_compatible, library
 from tests.helpers.messages import naming
-from tests.helpers.tokenizers import (
-    TOKENS,
-    VARIANTS,
-    bert,
-    expected,
-    texts,
-    with_added,
-)
+from tests.helpers.tokenizers import TOKENS, VARIANTS, bert, expected, texts, with_added
 
 compiled = pytest.mark.skipif(library() is None, reason="the compiled code was not built")
 

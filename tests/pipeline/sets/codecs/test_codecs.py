@@ -15,16 +15,7 @@ from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
 from pipeline.parquet import read_groups
 from pipeline.sets.codec_text import CodecName
-from pipeline.sets.codecs import (
-    CODECS,
-    AnyCodec,
-    Codec,
-    Decoder,
-    Dense,
-    Distribution,
-    Predictions,
-    Sparse,
-)
+from pipeline.sets.codecs import CODECS, AnyCodec, Codec, Decoder, Dense, Distribution, Predictions, Sparse
 from pipeline.sets.codecs.codec import read_decoder
 from pipeline.sets.codecs.distributions import SampledCodec, TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, split_table, tokens_schema, tokens_table
