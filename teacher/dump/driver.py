@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import console
 from pipeline.cluster.launchers import Job
-from pipeline.cluster.ray_pool import RayPool, RayWriteFlags, WorkerTask, on_cluster
-from pipeline.cluster.ray_pool import marked, require_marked, require_seen
+from pipeline.cluster.ray_pool import (
+    RayPool,
+    RayWriteFlags,
+    WorkerTask,
+    marked,
+    on_cluster,
+    require_marked,
+    require_seen,
+)
 from pipeline.files import make_folder, write_atomically
 from pipeline.sets.kinds import SETS
 from pipeline.sets.record import Scores, SetRecord, read_record_of
