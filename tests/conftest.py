@@ -64,7 +64,7 @@ LONGEST = (
     "tests/student/sweep/test_run.py",
     "tests/teacher/dump/test_cluster.py",
     "tests/test_torture.py",
-    "tests/distill/whole/test_results.py",
+    "tests/distill/whole/test_experiments.py",
     "tests/test_examples.py",
     "tests/student/engine/test_package.py",
     "tests/teacher/augment/test_run.py",

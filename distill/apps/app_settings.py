@@ -10,6 +10,7 @@ from pipeline.parsing import names_of
 from pipeline.settings import Settings
 from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
 from student.cascade.config import CollectFlags
+from student.settings import SweepSettings
 
 # as browsers send it, which is "null" for a page opened from a file
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
@@ -87,38 +88,58 @@ class ReportSettings(StoreFlags, UnverifiedFlags, JsonFlags):
     )
 
 
-class ResultsSettings(JsonFlags):
-    """Flags of ``distill results``."""
+class ExperimentFlags(Settings):
+    """The flags that only experiments of several tasks have."""
 
-    tasks: str | None = Field(None, description="Comma-separated tasks. Default: the GLUE tasks whose data are found.")
+    panel: ClassVar = "Experiments"
+    chosen_by: ClassVar = "experiment"
+    experiment: str = Field(
+        description="Compare teachers, students and baselines on several tasks: glue (the table of the README), "
+        "papers, or a YAML file of sets and students."
+    )
     manifest: tuple[str, ...] = Field((), description="YAML file of an additional task. Repeat for more.")
     data: Path | None = Field(
         None, description="Folder with the rows of the tasks. Default: DISTILL_DATA, then the hub."
     )
     model_name_or_path: str | None = Field(None, description="Encoder to fine-tune: a hub id or a folder.")
-    teachers: Path | None = Field(None, description="Folder with a teacher for each task, instead of fine-tuning.")
+    teachers: Path | None = Field(
+        None, description="Folder with a teacher for each task. Default: those of the manifests, from the hub."
+    )
     teacher_seeds: int = Field(
-        1, ge=1, description="Number of teachers per task. The best one on held-out rows is used."
+        1, ge=1, description="Number of fine-tuned teachers per task. The best one on held-out rows is used."
     )
-    seeds: int = Field(3, ge=1, description="Number of seeds per student.")
-    experiment: Path | None = Field(
-        None,
-        description="YAML file with the sets and students to compare. Default: the default student, a CBOW, and the "
-        "default student on gold alone.",
-    )
-    output_dir: Path = Field(Path("results"), description="Output folder with RESULTS.md.")
     plan: bool = Field(False, description="Print the commands and stop.")
 
-    @model_validator(mode="after")
-    def _some_teacher(self) -> Self:
-        if self.model_name_or_path is None and self.teachers is None:
-            raise ValueError("no teacher: give --model-name-or-path ENCODER to fine-tune, or --teachers FOLDER")
-        return self
+    @property
+    def finetunes(self) -> bool:
+        """Whether teachers are fine-tuned."""
+        return self.teachers is None and self.model_name_or_path is not None
+
+
+class ExperimentSettings(ExperimentFlags):
+    """Settings of ``distill sweep --experiment``."""
+
+    tasks: str | None = None
+    seeds: int = Field(3, ge=1)
+    output_dir: Path = Path("results")
 
     @property
     def task_names(self) -> tuple[str, ...]:
         """The tasks named by the flag."""
         return names_of(self.tasks)
+
+
+class SweepFlags(SweepSettings):
+    """Flags of ``distill sweep``: a grid of one set or several, or an experiment of several tasks."""
+
+    helps: ClassVar = {
+        "tasks": "Comma-separated sets to train on together, with one encoder and a head each. With --experiment: the "
+        "tasks to compare. Default: the GLUE tasks whose data are found.",
+        "seeds": "Number of seeds for each combination of values, with --experiment for each student (there by "
+        "default 3).",
+        "output_dir": "Folder of the runs. Default: sweeps/NAME-OF-SET, with --experiment results, with RESULTS.md.",
+    }
+    experiments: ExperimentFlags | None = None
 
 
 class ServeSettings(CollectFlags):

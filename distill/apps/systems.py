@@ -54,14 +54,14 @@ def student_system(run: Path) -> System:
     return System(student.config.target, predictor.logits, num_parameters(student), bytes_of(run))
 
 
-def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
-    """The teacher of a set, on the CPU, in float32."""
+def teacher_system(task: Task, name: str, logit_set: ExampleSet) -> System:
+    """The teacher of a set, a folder or a hub id, on the CPU, in float32."""
     from teacher.models.batches import tokens_per_batch
     from teacher.models.classifier import load_teacher, teacher_logits
 
     record = logit_set.record
     labels = record.teacher.labels if record.target.has_labels else ()
-    teacher = load_teacher(task, str(folder), None, labels, record.max_seq_length, record.windows)
+    teacher = load_teacher(task, name, record.teacher.revision, labels, record.max_seq_length, record.windows)
     max_tokens = tokens_per_batch(torch.device("cpu"))
 
     def logits(texts1: Sequence[str], texts2: Sequence[str] | None) -> Floats:
@@ -69,7 +69,7 @@ def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
         with torch.inference_mode():
             return teacher_logits(teacher, inputs, max_tokens)
 
-    return System(record.target, logits, teacher.num_parameters, bytes_of(folder))
+    return System(record.target, logits, teacher.num_parameters, bytes_of(Path(name)) or 4 * teacher.num_parameters)
 
 
 def bytes_of(folder: Path) -> int:

@@ -19,7 +19,7 @@ _PANELS = {
     "Logit sets": {"sets": "import extend verify diff recode push pull join", "sql": "sql"},
     "Students": {"students": "pretrain-student filters train-student sweep evaluate describe masked-words"},
     "Answers": {"predictions": "predict certify cascade export", "applications": "serve"},
-    "All together": {"applications": "quickstart results report"},
+    "All together": {"applications": "quickstart report"},
     "Data": {"manifests": "tasks"},
 }
 COMMANDS = {

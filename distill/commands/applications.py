@@ -1,18 +1,17 @@
-"""``distill quickstart``, ``results``, ``report`` and ``serve``: what is built on both stages."""
+"""``distill quickstart``, ``report`` and ``serve``: what is built on both stages."""
 
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distill.apps.app_settings import (
     Demo,
     QuickstartSettings,
     ReportSettings,
-    ResultsSettings,
     ServeSettings,
 )
-from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
+from distill.commands.command import command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
@@ -58,29 +57,6 @@ def _demo(folder: Path) -> Result:
     result.table(["the same words", "prediction of the Hybrid student"], predictions)
     seconds = time.perf_counter() - start
     return result.note(f"{seconds:.0f} s. Data, teachers, logit sets and runs are in {folder}/")
-
-
-@command(ResultsSettings)
-def results(config: ResultsSettings) -> Result:
-    """Fine-tune, dump and train on several tasks, fit baselines, and write tables to RESULTS.md."""
-    from distill.apps.results.comparison import planned
-    from distill.apps.results.comparison import results as compare
-
-    if config.plan:
-        lines = planned(config)
-        return Result(lines).add(Text("".join(f"{line}\n" for line in lines)))
-    needs_teacher_libraries()
-    found = compare(config, called())
-    failed = [task for task, values in found["tasks"].items() if _has_failed(values)]
-    result = Result(found).failed(bool(failed))
-    result.add(Text((config.output_dir / "RESULTS.md").read_text(encoding="utf-8")))
-    if failed:
-        result.warn(f"some results are missing: {', '.join(failed)}. Repeat the command to retry them")
-    return result
-
-
-def _has_failed(task: dict[str, Any]) -> bool:
-    return "failed" in task or any("failed" in cell for cell in task["systems"].values())
 
 
 @command(ReportSettings)

@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.commands.command import called, command, needs_libraries
+from distill.apps.app_settings import ExperimentSettings, SweepFlags
+from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import Record, read_work_record
+from pipeline.settings import build, flag_name, flags, given
 from pipeline.training.run_record import STUDENTS, Entry
 from student.pretrain_settings import FiltersSettings, PretrainSettings
 from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings
-from student.settings import SweepSettings, TrainSettings
+from student.settings import TrainSettings
 from student.summary import evaluation_tables, mistakes, point_table, size_line, tie
 
 if TYPE_CHECKING:
@@ -74,9 +76,14 @@ def train_student(settings: TrainSettings) -> Result:
     return _add_judgements(shown, {split: {"judgements": lines} for split, lines in judgements.items()})
 
 
-@command(SweepSettings)
-def sweep(settings: SweepSettings) -> Result:
-    """Train a student for every combination of values and seeds, and compare them."""
+@command(SweepFlags)
+def sweep(settings: SweepFlags) -> Result:
+    """Train a student for every combination of values and seeds, or run an experiment, and compare the students."""
+    if settings.experiments is not None:
+        values, known = given(settings), flags(ExperimentSettings)
+        reason = "does not go with --experiment. Remove one of them"
+        foreign = [f"{flag_name(name)}: {reason}" for name in values if name not in known]
+        return _experiment(build(ExperimentSettings, {name: values[name] for name in values.keys() & known}, foreign))
     from student.sweep.sweep import sweep as run_sweep
 
     found = run_sweep(settings, called())["result"]
@@ -88,6 +95,27 @@ def sweep(settings: SweepSettings) -> Result:
             result.note(f"No setting is clearly the best: {tied}. Choose by size or speed, or add --seeds.")
     if "best_by_task" in found:
         result.pairs("best of each task", {one["run"]: one["score"] for one in found["best_by_task"].values()})
+    return result
+
+
+def _experiment(settings: ExperimentSettings) -> Result:
+    """Runs an experiment, or prints its commands."""
+    from distill.apps.experiments.comparison import planned, run_experiment
+
+    if settings.plan:
+        lines = planned(settings)
+        return Result(lines).add(Text("".join(f"{line}\n" for line in lines)))
+    needs_teacher_libraries()
+    found = run_experiment(settings, called())
+    failed = [
+        task
+        for task, values in found["tasks"].items()
+        if "failed" in values or any("failed" in cell for cell in values["systems"].values())
+    ]
+    result = Result(found).failed(bool(failed))
+    result.add(Text((settings.output_dir / "RESULTS.md").read_text(encoding="utf-8")))
+    if failed:
+        result.warn(f"some results are missing: {', '.join(failed)}. Repeat the command to retry them")
     return result
 
 

@@ -1,7 +1,7 @@
 """What a bag of words with a regression on it reaches on dev splits, without any teacher, in seconds.
 
 ``python -m tests.benchmarks.bag_of_words sst2 mrpc …`` with ``DISTILL_DATA`` set: the baseline ``TF-IDF`` of
-``distill results``, alone.
+``distill sweep --experiment``, alone.
 """
 
 import sys
@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from distill.apps.results.baselines import tfidf as fit
+from distill.apps.experiments.baselines import tfidf as fit
 from distill.apps.systems import Rows
 from pipeline import console
 from pipeline.sources import load_source, sentences

@@ -1,6 +1,6 @@
 """The steps of applications, forked from a process that has imported the libraries: each saves seconds of imports.
 
-How they are started for users is tested in tests/distill/apps/test_steps.py and results/test_commands.py.
+How they are started for users is tested in tests/distill/apps/test_cells.py.
 """
 
 import os
@@ -14,15 +14,13 @@ from typing import Any
 
 import pytest
 
-from distill.apps import steps
-from distill.apps.results import plan
+from distill.apps import cells
 from tests.helpers.commands import distill
 
 
 def fork_steps(patch: pytest.MonkeyPatch) -> None:
-    """Commands that ``distill quickstart`` and ``distill results`` start from now on are forked."""
-    patch.setattr(steps, "subprocess", SimpleNamespace(run=_run))
-    patch.setattr(plan, "subprocess", SimpleNamespace(Popen=_Step, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL))
+    """Commands that ``distill quickstart`` and ``distill sweep --experiment`` start from now on are forked."""
+    patch.setattr(cells, "subprocess", SimpleNamespace(Popen=_Step, PIPE=subprocess.PIPE))
 
 
 def fork_all_steps() -> None:
@@ -30,20 +28,13 @@ def fork_all_steps() -> None:
     fork_steps(pytest.MonkeyPatch())
 
 
-def _run(command: Sequence[str], cwd: Path, **_: Any) -> "subprocess.CompletedProcess[str]":
-    assert command[1:4] == ["-P", "-m", "distill"]
-    process = distill(*command[4:], folder=cwd)
-    out, error = process.communicate()
-    assert process.returncode is not None
-    return subprocess.CompletedProcess(command, process.returncode, out, error)
-
-
 class _Step:
     """A running step, as `subprocess.Popen` has it."""
 
-    def __init__(self, program: Sequence[str], **_: Any) -> None:
+    def __init__(self, program: Sequence[str], *, cwd: Path | None, stdout: Any, stderr: Any, **_: Any) -> None:
         assert program[1:4] == ["-P", "-m", "distill.commands.parent"]
-        self._process = distill(*program[4:], first=_end_with_parent)
+        self._process = distill(*program[4:], folder=cwd, first=_end_with_parent)
+        self._stdout, self._stderr = stdout, stderr
 
     def __enter__(self) -> "_Step":
         return self
@@ -52,8 +43,12 @@ class _Step:
         pass
 
     def wait(self) -> int | None:
-        _, error = self._process.communicate()
-        os.write(2, error.encode())  # where the step would have written
+        out, error = self._process.communicate()
+        self._stdout.write(out)
+        if self._stderr is None:
+            os.write(2, error.encode())  # where the step would have written
+        else:
+            self._stderr.write(error)
         return self._process.returncode
 
 

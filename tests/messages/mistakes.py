@@ -73,7 +73,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("distill sweep --set extended --grid alfa=1 --grid store=x --grid alpha=3"),
         Mistake("distill recode topk --codec dense --name wider"),
         Mistake("distill augment --task sst2 --method mask-pos --masked-lm bert"),
-        Mistake("distill results --experiment experiment.yaml --teachers x"),
+        Mistake("distill sweep --experiment experiment.yaml --teachers x"),
         Mistake("distill export run"),
         Mistake("distill predict run"),
         Mistake("distill predict run 'a text' --file lines.csv"),

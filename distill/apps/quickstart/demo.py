@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distill.apps.steps import run_step
+from distill.apps.cells import run_command
 from pipeline import console
 from pipeline.files import make_folder, write_text
 
@@ -58,21 +58,21 @@ def _run_task(folder: Path, task: str) -> DemoResult:
     source = ["--manifest", f"{task}.yaml", "--data", "data"]
     epochs = ["--num-train-epochs", str(EPOCHS[task]), "--learning-rate", "5e-4", "--warmup-steps", "100"]
     bert = ["--model-name-or-path", "bert", "--output-dir", f"teachers/{task}"]
-    run_step(folder, "finetune-teacher", *source, *bert, *epochs)
-    run_step(folder, "teacher-dump", *source, "--model-name-or-path", f"teachers/{task}")
+    run_command(["finetune-teacher", *source, *bert, *epochs], folder)
+    run_command(["teacher-dump", *source, "--model-name-or-path", f"teachers/{task}"], folder)
     query = (
         f"select argmax(logits) = label as teacher_is_right, count(*) as n, avg(entropy(logits)) as entropy "
         f"from {task} where split = 'train' group by all order by all"
     )
-    console.stderr.print(run_step(folder, "sql", query), end="", markup=False, highlight=False)
+    console.stderr.print(run_command(["sql", query], folder), end="", markup=False, highlight=False)
     evaluations = {}
     for student in STUDENTS:
         run = f"runs/{task}-{student}"
         # Bigrams would give CBOW some word order.
         flags = ("--embedding", student, "--num-bigrams", "0")
-        run_step(folder, "train-student", "--task", task, *flags, "--output-dir", run)
-        evaluations[student] = json.loads(run_step(folder, "evaluate", run, "--json"))["validation"]
-    predictions = json.loads(run_step(folder, "predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"))
+        run_command(["train-student", "--task", task, *flags, "--output-dir", run], folder)
+        evaluations[student] = json.loads(run_command(["evaluate", run, "--json"], folder))["validation"]
+    predictions = json.loads(run_command(["predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"], folder))
     width = len(FLIPPED[task]) // len(predictions)
     texts = [" | ".join(FLIPPED[task][k : k + width]) for k in range(0, len(FLIPPED[task]), width)]
     return DemoResult(

@@ -22,8 +22,8 @@ import yaml
 
 from distill.apps.app_settings import OwnFile
 from distill.apps.baseline import NAME as BASELINE
+from distill.apps.cells import run_command
 from distill.apps.quickstart.inspect_rows import Look, counted, look_at, with_scores_of
-from distill.apps.steps import run_step
 from distill.apps.systems import bytes_of
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
@@ -96,11 +96,13 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
     _make_set(config, folder, name, look)
     run = "student"
-    run_step(folder, "train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run)
+    run_command(
+        ["train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run], folder
+    )
     flags = ["--baseline"] if with_baseline else []
-    evaluation = json.loads(run_step(folder, "evaluate", run, *flags, "--json"))[TEST]
+    evaluation = json.loads(run_command(["evaluate", run, *flags, "--json"], folder))[TEST]
     if with_page:
-        run_step(folder, "report", run, "--output", PAGE)
+        run_command(["report", run, "--output", PAGE], folder)
     scores, sizes = {"student": evaluation["gold"]}, {"student": bytes_of(folder / run)}
     if config.has_teacher:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
@@ -201,11 +203,13 @@ def _make_set(config: OwnFile, folder: Path, name: str, look: Look) -> None:
         encoder = Path(config.model_name_or_path)
         start = str(encoder.resolve()) if encoder.is_dir() else config.model_name_or_path
         epochs = ["--num-train-epochs", str(config.num_train_epochs or usual_epochs(look)), "--held-out", HELD_OUT]
-        run_step(folder, "finetune-teacher", *source, "--model-name-or-path", start, "--output-dir", "teacher", *epochs)
-        run_step(folder, "teacher-dump", *source, "--model-name-or-path", "teacher", "--store", STORE)
+        run_command(
+            ["finetune-teacher", *source, "--model-name-or-path", start, "--output-dir", "teacher", *epochs], folder
+        )
+        run_command(["teacher-dump", *source, "--model-name-or-path", "teacher", "--store", STORE], folder)
         return
     write_atomically(folder / "labels.parquet", partial(pq.write_table, pa.Table.from_pylist(_gold_answers(look))))
-    run_step(folder, "import", "labels.parquet", *source, "--teacher", GOLD, "--name", name, "--store", STORE)
+    run_command(["import", "labels.parquet", *source, "--teacher", GOLD, "--name", name, "--store", STORE], folder)
 
 
 def usual_epochs(look: Look) -> int:

@@ -70,7 +70,8 @@ FLAGS = {
     "--per-device-train-batch-size --seed --allow-unverified",
     "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
-    "sweep": f"{TRAINING} {RAY} --grid --seeds --processes",
+    "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --experiment --manifest --data --model-name-or-path "
+    "--teachers --teacher-seeds --plan",
     "cascade": "--stage --output-dir --set --where --disagreement --confidence --budget --target-accuracy --cost "
     "--timeout --store --allow-unverified",
     "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --baseline",
@@ -82,8 +83,6 @@ FLAGS = {
     "masked-words": "runs --set --output --store --allow-unverified",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "
     "--cors-allow-origin --collect --collect-without-text",
-    "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
-    "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",
     "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir "
     "--demo",

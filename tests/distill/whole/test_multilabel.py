@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distill.apps.results import cells
-from distill.apps.results.baselines import BASELINES
-from distill.apps.results.cells import TaskCells
+from distill.apps.experiments import measure
+from distill.apps.experiments.baselines import BASELINES
+from distill.apps.experiments.measure import TaskCells
 from distill.apps.serve.served import rankings
 from distill.apps.teacher_advice import judged_set
 from pipeline.errors import IntegrityError, QueryError
@@ -136,7 +136,7 @@ def test_a_bag_of_words_finds_labels_that_are_words(
     parts = judged_set(topics)
     assert parts.keys() == {"validation"}
     assert parts["validation"]["baseline"]["scores"]["micro_f1"] > 0.9
-    monkeypatch.setattr(cells, "TURN_S", 0.002)
+    monkeypatch.setattr(measure, "TURN_S", 0.002)
     measured = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, topics, folder / "run", tmp_path)
     compared = measured.baseline("TF-IDF", BASELINES["TF-IDF"], Path(), ())
     assert compared["splits"]["validation"][0]["scores"]["micro_f1"] > 0.9

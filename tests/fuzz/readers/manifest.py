@@ -2,8 +2,8 @@
 
 from importlib.resources import files
 
-from distill.apps.results.experiment import TaskParts, load_experiment
-from distill.apps.results.plan import task_problems
+from distill.apps.experiments.experiment import TaskParts, load_experiment
+from distill.apps.experiments.plan import task_problems
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Corpus, Task, own_manifest, task_names
 from student.settings import load_recipe
@@ -13,8 +13,8 @@ COVERS = (
     "pipeline.tasks.task",
     "pipeline.tasks.task",
     "student.settings",
-    "distill.apps.results.experiment",
-    "distill.apps.results.plan",
+    "distill.apps.experiments.experiment",
+    "distill.apps.experiments.plan",
 )
 KINDS = ("task", "corpus", "recipe", "experiment")
 EXPERIMENT = b"""teacher: {held_out: 0.2, from: qnli}
@@ -36,7 +36,7 @@ SEEDS = seeds(
         "task": [shipped("data_manifests", f"{name}.yaml") for name in ("mnli", "stsb")],
         "corpus": [shipped("data_manifests", "corpora/wikitext.yaml")],
         "recipe": [shipped("student.recipes", "mnli.yaml")],
-        "experiment": [EXPERIMENT, shipped("distill.apps.results", "glue.yaml")],
+        "experiment": [EXPERIMENT, shipped("distill.apps.experiments", "glue.yaml")],
     },
 )
 
@@ -47,7 +47,7 @@ def read(data: bytes) -> None:
     if kind == "recipe":
         load_recipe(str(path))
     elif kind == "experiment":
-        experiment, context = load_experiment(path)
+        experiment, context = load_experiment(str(path)), str(path)
         raise_all(ConfigError, context, task_problems(experiment, ["mnli"], task_names()))
         TaskParts(experiment, "mnli", context)
     else:

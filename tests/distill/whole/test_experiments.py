@@ -1,14 +1,16 @@
-"""``distill results`` on the tiny tasks: every step a process of its own, forked but in one test."""
+"""``distill sweep --experiment`` on the tiny tasks: every step a process of its own, forked but in one test."""
 
 import json
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from transformers import AutoModelForSequenceClassification
 
-from distill.apps.results import cells
+from distill.apps.experiments import measure
 from pipeline.errors import short
 from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
@@ -33,7 +35,7 @@ SYSTEMS = [*BASELINES, "small", "gold alone", "teacher"]
 def flags(work: Path, folder: Path, *more: object, experiment: str = EXPERIMENT) -> list[object]:
     (folder / "experiment.yaml").write_text(experiment)
     places = ["--data", work / "data", "--experiment", folder / "experiment.yaml", "--output-dir", folder / "out"]
-    return ["results", "--manifest", work / "opinion.yaml", *places, "--json", *more]
+    return ["sweep", "--manifest", work / "opinion.yaml", *places, "--json", *more]
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -44,7 +46,7 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def make_quick(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cells, "TURN_S", 0.002)
+    patch.setattr(measure, "TURN_S", 0.002)
     fork_steps(patch)
 
 
@@ -168,7 +170,7 @@ tasks: {{rte: {{teacher: {{from: mnli, learning_rate: 1.0e-3}}}}}}
     (tmp_path / "experiment.yaml").write_text(experiment)
     out = tmp_path / "out"
     places = ["--data", tmp_path / "data", "--experiment", tmp_path / "experiment.yaml", "--output-dir", out]
-    arguments = ["results", "--tasks", "rte", "--model-name-or-path", work / "bert", "--seeds", 1, *places, "--json"]
+    arguments = ["sweep", "--tasks", "rte", "--model-name-or-path", work / "bert", "--seeds", 1, *places, "--json"]
     process = distill(*arguments, first=fork_all_steps)
     kill_when(process, lambda: is_finished(out / "cells" / "mnli" / "finetune-teacher-42.json"))
     before = {name: when for name, when in files(out).items() if "/mnli/" in name}
@@ -221,6 +223,24 @@ students: {{good: {{{SIZES}}}, no rows: {{where: label = 7}}, no set: {{set: bad
     assert list(told["sets"]) == ["good"]
 
 
+def test_students_of_the_papers_learn_from_tiny_teachers(work: Path, teachers: Path, tmp_path: Path) -> None:
+    shipped = yaml.safe_load(package_files("distill.apps.experiments").joinpath("papers.yaml").read_text())
+    small = {"matrix_size": 4, "vector_size": 16, "lstm_size": 3, "hidden_size": 6, "num_train_epochs": 1}
+    names = ["bidirectional Hybrid, mlp", "CMOW, bilstm", "joint CBOW, cnn", "LSTM, masks", "bi-attentive LSTM, gold"]
+    students = {
+        name: {key: value and small.get(key, value) for key, value in shipped["students"][name].items()}
+        for name in names
+    }
+    sets = {name: shipped["sets"][name] | {"max_seq_length": 32} for name in ("default", "masks")}
+    experiment = yaml.safe_dump({"sets": sets, "students": students}, sort_keys=False)
+    arguments = flags(work, tmp_path, "--teachers", teachers, "--seeds", 1, experiment=experiment)
+    result = invoke(*[str(one).replace("opinion.yaml", "roles.yaml") for one in arguments])
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)["tasks"]["roles"]
+    assert [name for name, cell in told["systems"].items() if cell.get("kind") == "student"] == names
+    assert all("splits" in told["systems"][name] for name in names)
+
+
 def test_a_task_without_training_rows_is_told_of(work: Path, teachers: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     rows = work / "data" / "opinion" / "validation.jsonl"
@@ -236,16 +256,19 @@ def test_a_task_without_training_rows_is_told_of(work: Path, teachers: Path, tmp
     ("arguments", "message"),
     [
         (["--tasks", "mrcp", "--teachers", "x"], "--tasks: "),
-        (["--tasks", "mrpc"], "--model-name-or-path ENCODER"),
+        (["--manifest", "OWN"], "--model-name-or-path ENCODER"),
+        (["--tasks", "mrpc", "--alpha", "1"], "--alpha: does not go with --experiment"),
+        (["--tasks", "mrpc", "--experiment", "gleu"], "'glue'"),
         (["--tasks", "mrpc,mrpc", "--teachers", "x"], "mrpc"),
         (["--teachers", "x", "--data", "EMPTY"], "--tasks"),
         (["--tasks", "mrpc", "--teachers", "x", "--data", "EMPTY"], "'mrpc'"),
     ],
 )
-def test_mistakes_are_told_at_once(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_are_told_at_once(arguments: list[str], message: str, work: Path, tmp_path: Path) -> None:
     (tmp_path / "EMPTY").mkdir()
-    placed = [str(tmp_path / word) if word == "EMPTY" else word for word in arguments]
-    result = invoke("results", *placed, "--output-dir", tmp_path / "out")
+    places = {"EMPTY": str(tmp_path / "EMPTY"), "OWN": str(work / "opinion.yaml")}
+    placed = [places.get(word, word) for word in arguments]
+    result = invoke("sweep", "--experiment", "glue", *placed, "--output-dir", tmp_path / "out")
     assert result.exit_code == 2
     assert message in result.stderr
     assert not (tmp_path / "out").exists()

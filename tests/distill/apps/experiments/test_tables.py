@@ -1,6 +1,6 @@
 from typing import Any
 
-from distill.apps.results.comparison import page
+from distill.apps.experiments.comparison import page
 
 
 def cell(kind: str, *accuracies: float, **more: Any) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def cell(kind: str, *accuracies: float, **more: Any) -> dict[str, Any]:
 SPEED = {"sentences_per_second": 12345.6, "times_default": 0.25}
 APART = {"validation": {"metric": {"mean": 0.012, "error": 0.0051}, "fidelity": {"mean": -0.2, "error": 0.01}}}
 FOUND: dict[str, Any] = {
-    "command": "distill results --tasks mrpc,qnli --model-name-or-path bert",
+    "command": "distill sweep --experiment glue --tasks mrpc,qnli --model-name-or-path bert",
     "machine": {"processor": "a processor", "torch": "2.0"},
     "about": {"TF-IDF": "words"},
     "tasks": {
@@ -112,5 +112,5 @@ def found_with(**more: str) -> dict[str, Any]:
 
 def test_the_commands_are_there() -> None:
     text = page(FOUND)
-    assert "```sh\ndistill results --tasks mrpc,qnli --model-name-or-path bert\n```" in text
+    assert "```sh\ndistill sweep --experiment glue --tasks mrpc,qnli --model-name-or-path bert\n```" in text
     assert "```sh\ndistill finetune-teacher …\ndistill train-student …\n```" in text

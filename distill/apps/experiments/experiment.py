@@ -19,6 +19,7 @@ FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # pl
 PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "set", "output_dir", "seed", "plan")
 SOURCE = {"task": "a set"}  # placeholder for a setting that every student requires
 SET = "set"
+SHIPPED = ("glue", "papers")
 FROM = "from"  # key of a teacher: the task whose teacher it starts from
 # This share of the training rows chooses a teacher's epoch and seed. Dev rows would make its scores optimistic.
 HELD_OUT = 0.1
@@ -102,19 +103,19 @@ class TaskParts:
             self.students[name] = _flags(TrainSettings, {k: v for k, v in values.items() if k != SET}, place, SOURCE)
 
 
-def load_experiment(path: Path | None) -> tuple[Experiment, str]:
-    """Reads a file, or the one of the package. Returns its content and its name for messages.
+def load_experiment(name: str) -> Experiment:
+    """Reads an experiment of the package, or a file.
 
     Raises:
         ConfigError: if it cannot be read, or naming every key that is wrong.
     """
+    context = f"--experiment {name}"
+    path = files("distill.apps.experiments").joinpath(f"{name}.yaml") if name in SHIPPED else Path(name)
     try:
-        own = path.read_text(encoding="utf-8") if path else None
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--experiment {path}: {unreadable(error)}") from error
-    text = own if own is not None else files("distill.apps.results").joinpath("glue.yaml").read_text(encoding="utf-8")
-    context = f"--experiment {path}" if path else "glue.yaml"
-    return parse_model(Experiment, parse_yaml(text, context), context), context
+        raise ConfigError(f"{context}: {unreadable(error)}. {did_you_mean(name, SHIPPED)}") from error
+    return parse_model(Experiment, parse_yaml(text, context), context)
 
 
 def as_file(name: str) -> str:
@@ -131,7 +132,7 @@ def _flags(kind: type[settings.Settings], values: Settings, context: str, needed
     wrong = [name for name in values if name in PLACES]
     if wrong:
         raise ConfigError(
-            f"{context}: {wrong[0]!r} cannot be set in an experiment, because `distill results` sets it. Remove it."
+            f"{context}: {wrong[0]!r} cannot be set in an experiment, because the command sets it. Remove it."
         )
     made = parse_settings(kind, values | (needed or {}), context)
     asked = settings.given(made).keys() - {"recipe", *PLACES}

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distill.apps.results.cells import scores
+from distill.apps.experiments.measure import scores
 from distill.apps.systems import Rows, divided_rows, read_rows, read_trained_rows
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.results.plan import Command, run_once
+from distill.apps.cells import Command, run_command
 from pipeline.errors import DistillError
 from pipeline.record_file import read_work_record
 from tests.helpers.messages import naming
@@ -20,26 +20,27 @@ def test_a_command_is_run_once_for_the_same_files(
     arguments = ("train-student", "--set", str(store / "opinion"), "--output-dir", str(run), *SIZES)
     command = Command(arguments, run / "run.json", ("text", rows), tmp_path / "records" / "done.json")
     rows.write_text("rows")
-    first = run_once(command)
+    first = command.run_once()
     assert (run / "model.safetensors").is_file()
-    assert first["seconds"] > 0
+    assert first is not None
+    assert first > 0
     record = read_work_record(command.record)
-    assert (record["state"], record["result"]) == ("finished", first)
+    assert (record["state"], record["result"]) == ("finished", {"seconds": first})
     assert "$ distill train-student" in capfd.readouterr().err
-    assert run_once(command) == first
+    assert command.run_once() == first
     assert capfd.readouterr().err == ""
     rows.write_text("other rows")
-    again = run_once(command)
+    again = command.run_once()
     assert "$ distill train-student" in capfd.readouterr().err
     assert read_work_record(command.record)["settings"]["reads"] != record["settings"]["reads"]
-    assert again["seconds"] is None  # the command found its run finished: that was no training
+    assert again is None  # the command found its run finished: that was no training
 
 
 @pytest.mark.slow
 def test_a_command_that_fails_has_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = Command(("verify", "none"), tmp_path / "x", (), tmp_path / "done.json")
     with pytest.raises(DistillError, match=naming("exit code 2", "distill verify none")):
-        run_once(command)
+        command.run_once()
     assert "'none'" in capfd.readouterr().err
     assert read_work_record(command.record)["state"] == "running"
 
@@ -51,3 +52,13 @@ def test_a_command_ends_with_whoever_started_it(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(timeout=60) == 1
+
+
+def test_a_step_is_a_command_in_its_folder_and_a_failed_one_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "distill.py").write_text("raise SystemExit('a file of the user')")
+    assert run_command(["--version"], tmp_path).startswith("distill ")
+    assert "$ distill --version" in capsys.readouterr().err
+    with pytest.raises(DistillError, match=naming("the step failed", "here")):
+        run_command(["sql", "from none", "--store", "here"], tmp_path)

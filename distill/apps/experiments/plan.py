@@ -1,95 +1,22 @@
-"""The commands of a task, each run once in its own process: fine-tune teachers, dump the best one, train students."""
+"""The commands of each task of an experiment: fine-tune teachers, dump the best one, train students."""
 
-import hashlib
-import json
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from distill.apps.app_settings import ResultsSettings
-from distill.apps.results.experiment import FROM, Experiment, TaskParts, as_file, load_experiment
+from distill.apps.app_settings import ExperimentSettings
+from distill.apps.cells import Command, weights_of
+from distill.apps.experiments.experiment import FROM, SHIPPED, Experiment, TaskParts, as_file, load_experiment
 from pipeline import console
 from pipeline.environment import data_folder
-from pipeline.errors import ConfigError, DataError, DistillError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.file_names import FINETUNE_RECORD, RUN_RECORD
-from pipeline.files import sha256
 from pipeline.record_file import read_work_record
-from pipeline.resumable import Workspace
 from pipeline.sets.record import FILE_NAME
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.split_files import find_files
 from pipeline.tasks.task import TRAIN, Task, load_task, task_names
 from pipeline.training.best_epoch import quality
-
-
-@dataclass(frozen=True)
-class Command:
-    """A ``distill`` command that makes a folder.
-
-    Attributes:
-        arguments: what follows ``distill``.
-        makes: the file that exists once it has finished.
-        reads: what its result depends on besides its arguments: texts, or files, of which the content is hashed.
-        record: the file that records that it has finished, and its duration.
-    """
-
-    arguments: tuple[str, ...]
-    makes: Path
-    reads: tuple[str | Path, ...]
-    record: Path
-
-    @property
-    def line(self) -> str:
-        """The command as one types it."""
-        return shlex.join(["distill", *self.arguments])
-
-
-def run_once(command: Command) -> dict[str, Any]:
-    """Runs a command, unless it has finished with the same arguments and the same files.
-
-    Returns: Its result: ``seconds``, which is None if it resumed an earlier try.
-
-    Raises:
-        DistillError: if it fails. It has printed the reason.
-    """
-    settings = {"command": command.line, "reads": content_sha256(command.reads)}
-    work = Workspace(
-        command.record.parent, settings, command.line, title="a command", record_name=command.record.name, redo=True
-    )
-    if work.start() == "finished":
-        if command.makes.is_file():
-            return work.result()
-        work.reopen()
-    is_new = not command.makes.parent.exists()
-    console.note(f"$ {command.line}")
-    start = time.perf_counter()
-    _run(command)
-    # The time of a resumed command would cover only its last part.
-    seconds = time.perf_counter() - start if is_new else None
-    work.finish({"seconds": seconds})
-    return work.result()
-
-
-def content_sha256(parts: Sequence[str | Path]) -> str:
-    """A hash of texts, and of the bytes of files, in their order."""
-    hashes = [part if isinstance(part, str) else sha256(part) for part in parts]
-    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
-
-
-def _run(command: Command) -> None:
-    """Runs a command without its results on stdout. Progress and errors go to the stderr of this process."""
-    program: list[str] = [sys.executable, "-P", "-m", "distill.commands.parent", *command.arguments]
-    # The pipe stays open as long as this process lives, and its end stops the command (see distill.commands.parent).
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # noqa: S603
-        code = process.wait()
-    if code != 0:
-        raise DistillError(f"exit code {code}: {command.line}")
-
 
 FIRST_SEED = 42
 
@@ -109,7 +36,7 @@ class TaskPlan:
         absent_start: the task that ``start`` would be if its training rows existed.
     """
 
-    config: ResultsSettings
+    config: ExperimentSettings
     task: Task
     manifest: Path | None
     source: Source
@@ -138,14 +65,14 @@ class TaskPlan:
         return [*(self.start.chain if self.start else ()), self]
 
     def finetune(self) -> list[Command]:
-        """The commands that make this task's teachers. Empty if the user has given teachers."""
-        if self.config.teachers is not None:
+        """The commands that make this task's teachers. Empty if there are teachers already."""
+        if not self.config.finetunes:
             return []
         commands, rows = [], self._rows_sha256()
         for folder in self._teachers():
             encoder = str(self.started_from(folder) or self.config.model_name_or_path)
             flags = self._rows("--model-name-or-path", encoder, "--output-dir", str(folder), "--seed", folder.name)
-            reads: list[str | Path] = [rows, *weights_of(Path(encoder))]
+            reads: list[str | Path] = [rows, *weights_of(encoder)]
             makes = folder / FINETUNE_RECORD
             commands.append(self._command("finetune-teacher", [*flags, *self.parts.teacher], makes, reads))
         return commands
@@ -154,30 +81,36 @@ class TaskPlan:
         """Returns the teacher from which one of this task's teachers is fine-tuned, or None if that is the encoder."""
         return self.start.teachers_folder / teacher.name if self.start else None
 
-    def teacher(self) -> Path:
-        """Returns the given teacher, or the fine-tuned one with the best score on held-out rows.
+    def teacher(self) -> str:
+        """Returns the given teacher, the one of the manifest, or the fine-tuned one with the best held-out score.
 
-        Without scores, returns the first one.
+        Without scores, returns the first fine-tuned one.
 
         Raises:
-            DataError: if there is no teacher.
+            DataError: if the given folder has no teacher for this task.
         """
         if self.config.teachers is not None:
             folder = self.config.teachers / self.task.name
             if not folder.is_dir():
                 raise DataError(f"--teachers {self.config.teachers}: has no folder {self.task.name!r}")
-            return folder
+            return str(folder)
+        if not self.config.finetunes:
+            assert self.task.teacher is not None, "checked by `plans`"
+            return self.task.teacher.model
         folders = self._teachers()
         finished = [folder for folder in folders if (folder / FINETUNE_RECORD).is_file()]
         records = {folder: read_work_record(folder / FINETUNE_RECORD) for folder in finished}
         best = {folder: quality(record["result"]["best"]) for folder, record in records.items() if "result" in record}
-        return max(best, key=best.__getitem__) if best else folders[0]
+        return str(max(best, key=best.__getitem__) if best else folders[0])
 
     def dump(self, name: str) -> Command:
         """The command that makes a set."""
         teacher, folder = self.teacher(), self.set_folder(name)
+        # The manifest has the order of the labels of its own teacher, too.
+        is_own = self.task.teacher is None or teacher != self.task.teacher.model
+        which = ("--model-name-or-path", teacher) if is_own else ()
         where = ("--store", str(folder.parent), "--name", folder.name)
-        flags = [*self._rows("--model-name-or-path", str(teacher), *where), *self.parts.sets[name]]
+        flags = [*self._rows(*which, *where), *self.parts.sets[name]]
         reads: list[str | Path] = [self._rows_sha256(), *weights_of(teacher)]
         if self.task.augment is not None:
             # A manifest's augmentation is no flag, but it changes the rows, so it has to invalidate a finished dump.
@@ -219,31 +152,31 @@ class TaskPlan:
     def _rows_sha256(self) -> str:
         return " ".join(f"{split} {rows_sha256(rows)}" for split, rows in self.source.splits.items())
 
-    def _command(self, name: str, flags: list[str], makes: Path, reads: Sequence[str | Path]) -> Command:
+    def _command(self, name: str, flags: list[str], makes: Path, reads: Iterable[str | Path]) -> Command:
         record = self.records / f"{name}-{makes.parent.name}.json"
         return Command((name, *flags), makes, tuple(reads), record)
 
 
-def weights_of(folder: Path) -> tuple[Path, ...]:
-    """Returns the files with a model's weights. Empty if the model is on the hub."""
-    return tuple(sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern)))
-
-
-def plans(config: ResultsSettings) -> list[TaskPlan]:
+def plans(config: ExperimentSettings) -> list[TaskPlan]:
     """Returns the plan of each task, after all checks and before any computation.
 
     Raises:
         ConfigError: if a task, a manifest or the experiment is wrong.
         DataError: if requested rows do not exist.
     """
-    experiment, context = load_experiment(config.experiment)
+    experiment = load_experiment(config.experiment)
     tasks = {task.name: (task, manifest) for task, manifest in chosen(config)}
-    raise_all(ConfigError, context, task_problems(experiment, tasks, {*task_names(), *tasks}))
-    planner = Planner(config, experiment, context, tasks)
+    problems = task_problems(experiment, tasks, {*task_names(), *tasks})
+    if config.teachers is None and not config.finetunes:
+        advice = "Give --model-name-or-path ENCODER to fine-tune one, or --teachers FOLDER"
+        absent = [name for name, (task, _) in tasks.items() if task.teacher is None]
+        problems += [f"{name}: the manifest has no teacher. {advice}" for name in absent]
+    raise_all(ConfigError, f"--experiment {config.experiment}", problems)
+    planner = Planner(config, experiment, tasks)
     return [planner.plan(name) for name in tasks]
 
 
-def chosen(config: ResultsSettings) -> list[tuple[Task, Path | None]]:
+def chosen(config: ExperimentSettings) -> list[tuple[Task, Path | None]]:
     """The tasks, and the files of those manifests that do not come with the package.
 
     Raises:
@@ -263,9 +196,9 @@ def chosen(config: ResultsSettings) -> list[tuple[Task, Path | None]]:
     return tasks
 
 
-def _found(config: ResultsSettings) -> tuple[str, ...]:
+def _found(config: ExperimentSettings) -> tuple[str, ...]:
     """Returns the tasks of the package with rows in the folder. Without a folder, returns all of them, from the hub."""
-    folder = config.data or data_folder()
+    folder = _folder(config)
     if folder is None:
         return tuple(task_names())
     tasks = [load_task(name) for name in task_names()]
@@ -281,7 +214,6 @@ class Planner:
     Args:
         config: the settings.
         experiment: the content of the file.
-        context: the file, for messages.
         tasks: the tasks that are compared, and their manifests, by name.
 
     Raises:
@@ -289,11 +221,12 @@ class Planner:
     """
 
     def __init__(
-        self, config: ResultsSettings, experiment: Experiment, context: str, tasks: dict[str, tuple[Task, Path | None]]
+        self, config: ExperimentSettings, experiment: Experiment, tasks: dict[str, tuple[Task, Path | None]]
     ) -> None:
-        self._config, self._experiment, self._context, self._tasks = config, experiment, context, tasks
+        self._config, self._experiment, self._tasks = config, experiment, tasks
+        self._context = f"--experiment {config.experiment}"
         names = dict.fromkeys([*tasks, *(start for _, start in _starts(experiment))])
-        self._parts = {name: TaskParts(experiment, name, context) for name in names}
+        self._parts = {name: TaskParts(experiment, name, self._context) for name in names}
         self._plans: dict[str, TaskPlan] = {}
 
     def plan(self, name: str) -> TaskPlan:
@@ -311,13 +244,13 @@ class Planner:
     def _started(self, plan: TaskPlan) -> TaskPlan:
         """Returns a plan with the plan of the task from which its teacher starts, if that teacher has to be made."""
         start = self._experiment.start_of(plan.task.name)
-        if start is None or self._config.teachers is not None or TRAIN not in plan.source.splits:
+        if start is None or not self._config.finetunes or TRAIN not in plan.source.splits:
             return plan
         if self._has_rows(start, plan.task):
             return replace(plan, start=self.plan(start))
         name, absent = plan.task.name, f"no training rows of {start!r} in {_folder(self._config)}"
-        # The user's experiment requires the start. The built-in one only prefers it.
-        if self._config.experiment is not None:
+        # The user's experiment requires the start. A shipped one only prefers it.
+        if self._config.experiment not in SHIPPED:
             advice = f"Put them there, in a folder {start!r}, or remove `{FROM}`."
             raise DataError(f"{self._context}: teacher of {name}: {FROM}: {start}: {absent}. {advice}")
         console.warn(f"{name}: its teacher starts from the encoder, and not from that of {start}: {absent}")
@@ -351,7 +284,7 @@ def task_problems(experiment: Experiment, chosen: Iterable[str], known: Collecti
     ]
 
 
-def _folder(config: ResultsSettings) -> Path | None:
+def _folder(config: ExperimentSettings) -> Path | None:
     return config.data or data_folder()
 
 

@@ -1,17 +1,21 @@
 """The baselines: models that a user would choose instead of a student, fitted on the same rows."""
 
 import importlib.util
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from distill.apps.baseline import TUNED_CHARACTERS, fit_baseline, fit_on_teacher, is_quick
-from distill.apps.linear import fit_regression, vocabulary_size
+from distill.apps.cells import content_sha256, weights_of
+from distill.apps.linear import LEAST, fit_regression, vocabulary_size
 from distill.apps.systems import SCORE, Rows, System
 from pipeline.arrays import Floats
+from pipeline.files import make_folder
 from pipeline.tasks.target import Target
 
 TUNED = f", tuned by cross-validation on up to {TUNED_CHARACTERS:,} characters"
@@ -92,28 +96,57 @@ def hashed(train: Rows, target: Target, _: Path) -> System:
     return fit_regression(train, target, vectors, num_bytes=0, classifier=partial(SGDClassifier, **SGD))
 
 
-def ngrams(train: Rows, target: Target, _: Path) -> System:
-    """Fits the baseline of teachers. See `distill.apps.baseline.fit_baseline`."""
-    return fit_baseline(train, target, is_quick(train))
+def distil(encoder: str, folder: Path) -> Path:
+    """Writes model2vec's vectors of an encoder, with model2vec's defaults, unless they exist.
 
+    Returns: Their folder, which belongs to this encoder.
+    """
+    from model2vec.distill import distill
 
-def taught_ngrams(train: Rows, target: Target, _: Path) -> System:
-    """Fits the same features to the teacher's outputs. See `distill.apps.baseline.fit_on_teacher`."""
-    return fit_on_teacher(train, target, is_quick(train))
+    own = folder / content_sha256([encoder, *weights_of(encoder)])[:16]
+    if own.exists():
+        return own
+    # A rename at the end: a kill while model2vec writes must not leave a folder that looks complete.
+    unfinished = own.with_name(f"{own.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    make_folder(unfinished)
+    distill(encoder, device="cpu").save_pretrained(unfinished)
+    return unfinished.rename(own)
 
 
 def static(train: Rows, target: Target, folder: Path) -> System:
     """Fits a regression on model2vec's vectors in a folder."""
-    from distill.apps.results.static_vectors import fit_frozen
+    from model2vec import StaticModel
 
-    return fit_frozen(train, target, folder)
+    model = StaticModel.from_pretrained(folder)
+
+    def vectors(texts: Any) -> Floats:
+        return np.asarray(model.encode(list(texts), use_multiprocessing=False), dtype=np.float32)
+
+    num_bytes = model.embedding.nbytes + len(model.tokenizer.to_str().encode())
+    return fit_regression(train, target, vectors, num_bytes, model.embedding.size)
 
 
 def tuned(train: Rows, target: Target, folder: Path) -> System:
-    """Trains model2vec's vectors in a folder and a classifier on them."""
-    from distill.apps.results.static_vectors import fit_tuned
+    """Trains model2vec's vectors in a folder and a classifier on them, with model2vec's own defaults."""
+    from model2vec import StaticModel
+    from model2vec.train import StaticModelForClassification
 
-    return fit_tuned(train, target, folder)
+    model = StaticModelForClassification.from_static_model(model=StaticModel.from_pretrained(folder))
+    model.fit(train.texts1, train.label_N.tolist(), device="cpu")
+    size = sum(parameter.numel() for parameter in model.parameters())
+    classes = [int(name) for name in model.classes]
+    pipeline = model.to_pipeline()
+
+    def logits(texts1: Sequence[str], texts2: Sequence[str] | None) -> Floats:
+        assert texts2 is None, "model2vec's classifier does not support pairs"
+        logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
+        probability_NC = pipeline.predict_proba(list(texts1), use_multiprocessing=False)
+        # model2vec omits labels without a training row and may predict a probability of 0, whose logarithm is infinite.
+        logits_NC[:, classes] = np.log(np.maximum(probability_NC, np.exp(LEAST)))
+        return logits_NC
+
+    return System(target, logits, size, 4 * size + len(pipeline.model.tokenizer.to_str().encode()))
 
 
 BASELINES = {
@@ -130,12 +163,12 @@ BASELINES = {
         "regression. It resembles fastText, but is not fastText",
     ),
     "n-grams": Baseline(
-        ngrams,
+        lambda train, target, _: fit_baseline(train, target, is_quick(train)),
         f"TF-IDF of words, pairs of words and characters, balanced linear SVM or ridge regression{TUNED}",
         max_characters=MAX_CHARACTERS,
     ),
     "n-grams + teacher": Baseline(
-        taught_ngrams,
+        lambda train, target, _: fit_on_teacher(train, target, is_quick(train)),
         f"the same features, ridge regression on the teacher's outputs for all rows of the first student{TUNED}",
         from_teacher=True,
         max_characters=MAX_CHARACTERS,

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from distill.apps.results.baselines import Baseline
-from distill.apps.results.paired import Measure, alike, difference, fidelity_to, kinds_of_rows, metric_of
-from distill.apps.results.plan import content_sha256
+from distill.apps.cells import content_sha256, run_once
+from distill.apps.experiments.baselines import Baseline
+from distill.apps.experiments.paired import Measure, alike, difference, fidelity_to, kinds_of_rows, metric_of
 from distill.apps.systems import (
     CHOSEN,
     Rows,
@@ -32,7 +32,6 @@ from distill.apps.timing import ROUNDS, fitting_rows, interleaved, using_threads
 from pipeline.arrays import Floats
 from pipeline.errors import DataError
 from pipeline.files import atomic_path
-from pipeline.resumable import Workspace
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.metrics import bootstrap_intervals, score_logits
 from pipeline.tasks.target import Target
@@ -95,13 +94,13 @@ class TaskCells:
         """Returns the rows to which a baseline is fitted."""
         return self.taught if baseline.from_teacher else self.gold
 
-    def teacher(self, folder: Path, reads: Sequence[str | Path]) -> Cell:
+    def teacher(self, name: str, reads: Sequence[str | Path]) -> Cell:
         """Measures the teacher: its scores from the set, its speed by running it again."""
 
         def measure() -> tuple[Cell, Outputs]:
             outputs = {split: [rows.teacher_NC] for split, rows in self.splits.items()}
-            system = teacher_system(self._task, folder, self._set)
-            return self._scored(system.target, outputs) | self._size(system) | self._speed(system), outputs
+            system = teacher_system(self._task, name, self._set)
+            return self._scored(system.target, outputs) | _size(system) | self._speed(system), outputs
 
         return self._measured_once("teacher", reads, measure)
 
@@ -122,7 +121,7 @@ class TaskCells:
             if not np.array_equal(divided_rows(runs[0], logit_set)[1], self._held_out_N):
                 outputs.pop(HELD_OUT, None)
             scored = self._scored(systems[0].target, outputs)
-            return scored | self._size(systems[0]) | self._speed(systems[0]), outputs
+            return scored | _size(systems[0]) | self._speed(systems[0]), outputs
 
         return self._measured_once(name, reads, measure)
 
@@ -136,7 +135,7 @@ class TaskCells:
             seconds = time.perf_counter() - start
             outputs = self._outputs([system])
             timed = self._speed(system) if system.num_parameters else {}
-            scored = self._scored(system.target, outputs) | self._size(system)
+            scored = self._scored(system.target, outputs) | _size(system)
             return scored | timed | {"training_seconds": [seconds]}, outputs
 
         keys = [content_sha256([str(self._trained_N2.tolist())])] if baseline.from_teacher else []
@@ -209,17 +208,15 @@ class TaskCells:
             "held_out": content_sha256([str(self._held_out_N.tolist())]),
             "reads": content_sha256(reads),
         }
-        work = Workspace(self._folder, settings, title="a cell", record_name=f"{name}.json", redo=True)
-        if work.start() == "finished":
-            if self._outputs_file(name).is_file():
-                return work.result()
-            work.reopen()
-        cell, outputs = measure()
-        arrays = {split: np.stack(seeds).astype(np.float32) for split, seeds in outputs.items()}
-        with atomic_path(self._outputs_file(name)) as path, path.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        work.finish(cell)
-        return work.result()
+
+        def run() -> Cell:
+            cell, outputs = measure()
+            arrays = {split: np.stack(seeds).astype(np.float32) for split, seeds in outputs.items()}
+            with atomic_path(self._outputs_file(name)) as path, path.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            return cell
+
+        return run_once(self._folder / f"{name}.json", settings, run, [self._outputs_file(name)])
 
     def _scored(self, target: Target, outputs: Outputs) -> Cell:
         """Scores by split, with a value for each seed of ``outputs``."""
@@ -231,13 +228,14 @@ class TaskCells:
             }
         }
 
-    def _size(self, system: System) -> Cell:
-        return {"parameters": system.num_parameters, "bytes": system.num_bytes}
-
     def _speed(self, system: System) -> Cell:
         rows = next(iter(self.splits.values()))
         rate, reference = sentences_per_second(system, student_system(self._reference), rows)
         return {"sentences_per_second": rate, "times_default": rate / reference}
+
+
+def _size(system: System) -> Cell:
+    return {"parameters": system.num_parameters, "bytes": system.num_bytes}
 
 
 def scores(

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from distill.apps.app_settings import ResultsSettings
-from distill.apps.results.baselines import BASELINES, Baseline
-from distill.apps.results.cells import FIDELITY, METRIC, MOST_ROWS, Cell, TaskCells
-from distill.apps.results.experiment import as_file
-from distill.apps.results.plan import Command, TaskPlan, plans, run_once, weights_of
+from distill.apps.app_settings import ExperimentSettings
+from distill.apps.cells import Command, weights_of
+from distill.apps.experiments.baselines import BASELINES, Baseline, distil
+from distill.apps.experiments.experiment import as_file
+from distill.apps.experiments.measure import FIDELITY, METRIC, MOST_ROWS, Cell, TaskCells
+from distill.apps.experiments.plan import TaskPlan, plans
 from distill.apps.timing import processor
 from pipeline import console
 from pipeline.console import size
@@ -27,7 +28,7 @@ Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap inte
 several seeds the means of its ends. Small tasks have few rows, and differences within the intervals are not
 significant. Bold is the best score except the teacher's. Held-out rows are training rows from which no student and no
 baseline learns. They select a student's epoch, so they favour students a little, and they may share a sentence with
-rows that were learned. Teachers that `distill results` has not fine-tuned may have learned them. Where nothing is held
+rows that were learned. Teachers that `distill sweep` has not fine-tuned may have learned them. Where nothing is held
 out, dev rows select the epoch.
 
 - *minus*: difference from the first student on the same rows, ± one standard error over rows (not over seeds).
@@ -41,11 +42,11 @@ COLUMNS = ("parameters", "bytes", "sentences a second", "times", "training", "se
 
 
 def page(found: dict[str, Any]) -> str:
-    """The page of what `results` has found."""
+    """The page of what `run_experiment` has found."""
     machine, tasks = found["machine"], found["tasks"]
     parts = [
         "# Results",
-        f"Written by `distill results` on {machine['processor']} with torch {machine['torch']}:",
+        f"Written by `distill sweep` on {machine['processor']} with torch {machine['torch']}:",
         f"```sh\n{found['command']}\n```",
         summary(tasks),
         PREFACE,
@@ -216,7 +217,7 @@ EXTRA = "pip install 'distill-offline[teacher,results]'"
 Results = dict[str, Any]
 
 
-def results(config: ResultsSettings, command: str) -> Results:
+def run_experiment(config: ExperimentSettings, command: str) -> Results:
     """Makes or completes a table of results.
 
     Returns:
@@ -243,7 +244,7 @@ def results(config: ResultsSettings, command: str) -> Results:
     return found
 
 
-def planned(config: ResultsSettings) -> list[str]:
+def planned(config: ExperimentSettings) -> list[str]:
     """The commands that would be run, each once, as one types them; none that has nothing to do is left out."""
     trained = [plan for plan in plans(config) if "train" in plan.source.splits]
     return list(dict.fromkeys(command.line for plan in trained for command in plan.all_commands()))
@@ -272,7 +273,7 @@ def _measured(plan: TaskPlan) -> Results:
     for step in plan.chain:
         # Reads the teachers of the step before, so it runs only now.
         for command in step.finetune():
-            seconds[str(command.makes.parent)] = run_once(command)["seconds"]
+            seconds[str(command.makes.parent)] = command.run_once()
     dumped = {name: _try([plan.dump(name)]) for name in plan.parts.sets}
     trained = {
         name: None if dumped[plan.parts.set_of[name]] is None else _try(plan.train(name, s) for s in plan.student_seeds)
@@ -285,7 +286,7 @@ def _measured(plan: TaskPlan) -> Results:
     sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in dumped.items() if seconds is not None}
     teacher = plan.teacher()
     return {
-        "teacher": {"folder": str(teacher), "seeds": _teachers(plan)} | _start(plan, teacher),
+        "teacher": {"folder": teacher, "seeds": _teachers(plan)} | _start(plan, teacher),
         "sets": {
             name: {"bytes": sets[name].record.num_bytes, "seconds": seconds[0]}
             for name, seconds in dumped.items()
@@ -294,7 +295,7 @@ def _measured(plan: TaskPlan) -> Results:
         "seeds": list(plan.student_seeds),
         "first": default,
         "commands": [command.line for command in plan.all_commands()],
-    } | _compared(plan, sets, trained, seconds.get(str(teacher)))
+    } | _compared(plan, sets, trained, seconds.get(teacher))
 
 
 def _compared(
@@ -335,7 +336,7 @@ def _stored_name(name: str, kind: str) -> str:
 def _try(commands: Iterable[Command]) -> list[float | None] | None:
     """The seconds that each of some commands took, or None if one of them failed."""
     try:
-        return [run_once(command)["seconds"] for command in commands]
+        return [command.run_once() for command in commands]
     except DistillError as error:
         console.error(str(error))
         return None
@@ -373,16 +374,14 @@ def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, r
     if baseline.needs_vectors:
         if encoder is None:
             return {"left_out": "made of an encoder: give --model-name-or-path"}
-        from distill.apps.results.static_vectors import distil
-
         vectors = distil(encoder, vectors)
         reads = (*reads, *weights_of(vectors))
     return cells.baseline(_stored_name(name, "baseline"), baseline, vectors, reads) | {"kind": "baseline"}
 
 
-def _start(plan: TaskPlan, teacher: Path) -> dict[str, str]:
+def _start(plan: TaskPlan, teacher: str) -> dict[str, str]:
     """What a teacher was fine-tuned from, if that is another task's, or was to be."""
-    start = plan.started_from(teacher)
+    start = plan.started_from(Path(teacher))
     absent = {} if plan.absent_start is None else {"absent_start": plan.absent_start}
     return absent if start is None else {"from": str(start)}
 

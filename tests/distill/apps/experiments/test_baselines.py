@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distill.apps.experiments.baselines import BASELINES, Baseline, majority
 from distill.apps.linear import LEAST, pair_features
-from distill.apps.results.baselines import BASELINES, Baseline, majority
 from distill.apps.systems import Rows
 from pipeline.arrays import Floats
 from pipeline.tasks.target import NO_LABEL, Target
@@ -129,7 +129,7 @@ def test_it_learns_the_teachers_outputs_and_not_gold(target: Target, teacher_NC:
 def test_vectors_of_an_encoder_are_made_once_and_read(work: Path, tmp_path: Path) -> None:
     pytest.importorskip("model2vec")
     pytest.importorskip("skeletoken")
-    from distill.apps.results.static_vectors import distil
+    from distill.apps.experiments.baselines import distil
 
     folder = distil(str(work / "bert"), tmp_path / "model2vec")
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}

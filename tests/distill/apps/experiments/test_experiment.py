@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.results.experiment import TaskParts, load_experiment
+from distill.apps.experiments.experiment import TaskParts, load_experiment
 from pipeline.errors import ConfigError
 
 WHOLE = """
@@ -23,7 +23,7 @@ tasks:
 
 def parts(path: Path, text: str, task: str = "sst2") -> TaskParts:
     path.write_text(text)
-    return TaskParts(load_experiment(path)[0], task, f"--experiment {path.name}")
+    return TaskParts(load_experiment(str(path)), task, f"--experiment {path.name}")
 
 
 def test_settings_become_flags(tmp_path: Path) -> None:
@@ -52,12 +52,24 @@ def test_a_recipe_is_written_out(tmp_path: Path) -> None:
 
 
 def test_the_one_of_the_package_can_be_read() -> None:
-    experiment, subject = load_experiment(None)
-    told = TaskParts(experiment, "mnli", subject)
+    told = TaskParts(load_experiment("glue"), "mnli", "glue")
     held_out = ["--held-out", "0.1"]
     assert sorted(told.students["gold alone"]) == sorted([*held_out, "--alpha", "1.0", "--where", "variant = 0"])
     assert sorted(told.students["CBOW"]) == sorted([*held_out, "--embedding", "cbow"])
     assert told.teacher == ["--held-out", "0.1"]
+
+
+def test_the_students_of_the_papers_are_those_of_their_tables() -> None:
+    told = TaskParts(load_experiment("papers"), "mrpc", "papers")
+    embeddings = ["bidirectional Hybrid", "Hybrid", "CMOW", "CBOW", "joint Hybrid", "joint CMOW", "joint CBOW"]
+    tables = {f"{name}, {head}" for name in embeddings for head in ("linear", "mlp", "cnn", "bilstm")}
+    lstms = {f"LSTM, {name}" for name in ("gold", "logits", "masks", "masks and words")}
+    others = {"only soft loss", "bi-attentive LSTM, logits", "bi-attentive LSTM, gold"}
+    assert set(told.students) == tables | lstms | others
+    for name, flags in told.students.items():
+        alpha = "1.0" if name.endswith("gold") else "0.5" if name in tables else "0.0"
+        assert flags[flags.index("--alpha") + 1] == alpha
+    assert told.set_of["LSTM, masks and words"] == "masks and words"
 
 
 @pytest.mark.parametrize(

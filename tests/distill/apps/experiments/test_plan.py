@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.app_settings import ResultsSettings
-from distill.apps.results.comparison import planned
-from distill.apps.results.plan import plans
+from distill.apps.app_settings import ExperimentSettings
+from distill.apps.experiments.comparison import planned
+from distill.apps.experiments.plan import plans
 from pipeline.errors import ConfigError, DataError
 from tests.helpers.messages import naming
 
@@ -30,15 +30,15 @@ def write_rows(folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text(json.dumps(ROW))
 
 
-def config(tasks: str = "rte", text: str | None = None, **changes: object) -> ResultsSettings:
+def config(tasks: str = "rte", text: str | None = None, **changes: object) -> ExperimentSettings:
     if text is not None:
         Path("own.yaml").write_text(SOME + text)
-        changes |= {"experiment": Path("own.yaml")}
     places = {"data": Path("data"), "output_dir": Path("out"), "model_name_or_path": "bert"}
-    return ResultsSettings.from_flags(**places | {"tasks": tasks, "seeds": 1} | changes)
+    places |= {"experiment": "glue" if text is None else "own.yaml"}
+    return ExperimentSettings.from_flags(**places | {"tasks": tasks, "seeds": 1} | changes)
 
 
-def finetuning(config: ResultsSettings) -> list[str]:
+def finetuning(config: ExperimentSettings) -> list[str]:
     lines = [line.removeprefix("distill finetune-teacher ") for line in planned(config) if " finetune-" in line]
     return [re.sub(r" --data \S+", "", line).replace("--model-name-or-path ", "from ") for line in lines]
 
@@ -102,7 +102,17 @@ def test_teachers_that_are_there_start_from_nothing() -> None:
     Path("data/mnli/train.jsonl").unlink()
     Path("teachers/rte").mkdir(parents=True)
     [plan] = plans(config(text="tasks: {rte: {teacher: {from: mnli}}}", teachers=Path("teachers")))
-    assert (plan.start, plan.finetune(), plan.teacher()) == (None, [], Path("teachers/rte"))
+    assert (plan.start, plan.finetune(), plan.teacher()) == (None, [], "teachers/rte")
+
+
+def test_without_teachers_those_of_the_manifests_come_from_the_hub() -> None:
+    hub = config("rte", experiment="papers", model_name_or_path=None)
+    [plan] = plans(hub)
+    assert (plan.finetune(), plan.teacher()) == ([], "textattack/bert-base-uncased-RTE")
+    lines = planned(hub)
+    dumps = [line for line in lines if line.startswith("distill teacher-dump --task rte --data data --store ")]
+    students = [line for line in lines if line.startswith("distill train-student --set out/logits/rte")]
+    assert (len(dumps), len(students), len(lines)) == (3, 35, 38)
 
 
 def test_what_is_not_fine_tuned_needs_no_start() -> None:

@@ -1,1 +1,0 @@
-"""``distill results``: teachers, sets, students and baselines, task by task, and tables that compare them."""
