@@ -12,7 +12,8 @@ from pydantic_core import to_jsonable_python
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.file_names import RUN_RECORD
 from pipeline.query.mixture import mix_of
-from pipeline.record_file import read_work_record
+from pipeline.record_file import Record, read_work_record
+from pipeline.resumable import FINISHED
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import attempt, flags, flat
@@ -53,8 +54,12 @@ class Trial:
     @property
     def is_finished(self) -> bool:
         """Whether its run folder contains the result."""
-        path = self.folder / RUN_RECORD
-        return path.exists() and read_work_record(path)["state"] == "finished"
+        return (self.folder / RUN_RECORD).exists() and self.record["state"] == FINISHED
+
+    @property
+    def record(self) -> Record:
+        """The record of its run."""
+        return read_work_record(self.folder / RUN_RECORD)
 
 
 def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from pipeline import console
-from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
-from pipeline.file_names import RUN_RECORD, SWEEP_RECORD, WEIGHTS_FILE
-from pipeline.files import make_folder, remove_temporaries, sha256
+from pipeline.errors import DistillError
+from pipeline.file_names import SWEEP_RECORD, WEIGHTS_FILE
+from pipeline.files import sha256, write_atomically
 from pipeline.record_file import Record, read_work_record, write_record
+from pipeline.resumable import Workspace, require_same_settings
 from pipeline.settings import deciding, defaults
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training import best_epoch
@@ -35,10 +36,6 @@ from student.sweep.grid import (
     settings_of,
 )
 from student.sweep.workers import train_all, train_on_cluster
-
-# Older sweeps recorded these defaults as numbers. Today None stands for the encoder's default, which is the same.
-EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}
-
 
 # A trial with its best epoch, or with the part of that epoch that concerns one task.
 Scored = tuple[Trial, Entry]
@@ -69,31 +66,24 @@ def sweep(config: SweepSettings, command: str) -> Record:
         "tasks" if "tasks" in grid else "+".join(one.name for one in opened)
     )
     trials = make_trials(points, config.seeds, grid, folder, partial(build_swept_config, sets))
-    make_folder(folder)
-    remove_temporaries(folder)
-    # If this try starts no run, its record is withdrawn, so that corrected settings can be used.
-    begun = [trial.folder.exists() for trial in trials]
     fixed = fixed_values(config, grid)
     common = {name: value for name, value in deciding(points[0]).items() if name not in grid}
     settings = defaults(TrainSettings) | common | _contents(fixed) | settings_of(fixed, sets)
-    earlier = _start_record(settings, folder, command)
+    path = folder / SWEEP_RECORD
+    # If this try starts no run, its record is withdrawn, so that corrected settings can be used.
+    before, begun = path.read_bytes() if path.exists() else None, [trial.folder.exists() for trial in trials]
+    work = _start(settings, folder, command)
     try:
         failed = _train_missing(config, folder, trials)
     except DistillError:
         # No run was started with these settings, so they must not bind the next try.
         if begun == [trial.folder.exists() for trial in trials]:
-            _put_back(folder / SWEEP_RECORD, earlier)
+            if before is None:
+                path.unlink()
+            else:
+                write_atomically(path, lambda temporary: temporary.write_bytes(before))
         raise
-    record = read_work_record(folder / SWEEP_RECORD) | {"state": "finished", "result": sweep_result(trials, failed)}
-    write_record(folder / SWEEP_RECORD, record)
-    return record
-
-
-def _put_back(path: Path, earlier: Record | None) -> None:
-    if earlier is None:
-        path.unlink()
-    else:
-        write_record(path, earlier)
+    return work.finish(sweep_result(trials, failed))
 
 
 def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,29 +96,25 @@ def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _start_record(settings: dict[str, Any], folder: Path, command: str) -> Record | None:
-    """Starts or resumes a sweep's record. Returns the previous one.
+def _start(settings: dict[str, Any], folder: Path, command: str) -> Workspace:
+    """Starts or resumes the record of a sweep.
 
     All runs of a folder have the same settings except for the grid's values, which may grow between tries, also by
     tasks.
     """
-    # Earlier releases had no choice here and recorded None, so today's defaults are written in the same way.
-    settings |= {
-        "optimizer": None if settings["optimizer"] == "adam" else settings["optimizer"],
-        "intermediate_epochs": settings["intermediate_epochs"] or None,
-    }
-    path = folder / SWEEP_RECORD
-    earlier = read_work_record(path) if path.exists() else None
-    stored = earlier["settings"] if earlier else settings
-    same = {name: None for name, value in EARLIER.items() if stored.get(name) == value and settings[name] is None}
-    settings = {name: value for name, value in stored.items() if is_of_a_task(name)} | settings
-    same |= {name: value for name, value in settings.items() if is_of_a_task(name) and name not in stored}
-    changes = setting_changes(stored | same, settings)
-    if changes:
-        message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
-        raise FingerprintMismatchError(message)
-    write_record(path, {"state": "running", "command": command, "settings": settings})
-    return earlier
+    path, advice = folder / SWEEP_RECORD, "Choose another --output-dir"
+    if path.exists():
+        record = read_work_record(path)
+        stored = record["settings"]
+        added = {name: value for name, value in settings.items() if is_of_a_task(name) and name not in stored}
+        settings = {name: value for name, value in stored.items() if is_of_a_task(name)} | settings
+        require_same_settings(f"{folder} holds a sweep", stored | added, settings, advice)
+        write_record(path, record | {"settings": stored | added})
+    context = {"command": command}
+    work = Workspace(folder, settings, advice=advice, title="a sweep", record_name=SWEEP_RECORD, context=context)
+    if work.start() == "finished":
+        work.reopen()
+    return work
 
 
 def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial]) -> dict[str, str]:
@@ -154,7 +140,7 @@ def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial])
 
 
 def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the result of a sweep for its record. See `student.sweep.sweep.sweep`.
+    """Returns the result of a sweep for its record.
 
     Args:
         trials: all trials of the grid.
@@ -163,7 +149,7 @@ def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str
     Raises:
         DistillError: if no run is finished.
     """
-    records = [(trial, _record(trial)) for trial in trials if trial.is_finished]
+    records = [(trial, trial.record) for trial in trials if trial.is_finished]
     if not records:
         raise DistillError(
             "no run of the sweep has finished:\n" + "\n".join(f"  - {k}: {v}" for k, v in failed.items())
@@ -185,11 +171,7 @@ def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str
 
 def score_of(trial: Trial) -> float:
     """Returns the score of a trial: the best epoch's first metric, or the mean over several tasks."""
-    return quality(_record(trial)["result"]["best"])
-
-
-def _record(trial: Trial) -> Record:
-    return read_work_record(trial.folder / RUN_RECORD)
+    return quality(trial.record["result"]["best"])
 
 
 def _of_tasks(records: Sequence[tuple[Trial, Record]]) -> dict[str, list[Scored]]:
