@@ -1,13 +1,11 @@
 """``distill sweep --experiment`` on the tiny tasks: every step a process of its own, forked but in one test."""
 
 import json
-from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from transformers import AutoModelForSequenceClassification
 
 from distill.apps.experiments import measure
@@ -221,24 +219,6 @@ students: {{good: {{{SIZES}}}, no rows: {{where: label = 7}}, no set: {{set: bad
     assert failed == dict.fromkeys(("no rows", "no set"), "its training failed")
     assert told["systems"]["good"]["splits"]
     assert list(told["sets"]) == ["good"]
-
-
-def test_students_of_the_papers_learn_from_tiny_teachers(work: Path, teachers: Path, tmp_path: Path) -> None:
-    shipped = yaml.safe_load(package_files("distill.apps.experiments").joinpath("papers.yaml").read_text())
-    small = {"matrix_size": 4, "vector_size": 16, "lstm_size": 3, "hidden_size": 6, "num_train_epochs": 1}
-    names = ["bidirectional Hybrid, mlp", "CMOW, bilstm", "joint CBOW, cnn", "LSTM, masks", "bi-attentive LSTM, gold"]
-    students = {
-        name: {key: value and small.get(key, value) for key, value in shipped["students"][name].items()}
-        for name in names
-    }
-    sets = {name: shipped["sets"][name] | {"max_seq_length": 32} for name in ("default", "masks")}
-    experiment = yaml.safe_dump({"sets": sets, "students": students}, sort_keys=False)
-    arguments = flags(work, tmp_path, "--teachers", teachers, "--seeds", 1, experiment=experiment)
-    result = invoke(*[str(one).replace("opinion.yaml", "roles.yaml") for one in arguments])
-    assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)["tasks"]["roles"]
-    assert [name for name, cell in told["systems"].items() if cell.get("kind") == "student"] == names
-    assert all("splits" in told["systems"][name] for name in names)
 
 
 def test_a_task_without_training_rows_is_told_of(work: Path, teachers: Path, tmp_path: Path) -> None:
