@@ -16,7 +16,7 @@ from pipeline import console
 # The commands of each panel of `--help`, by the module of their functions, which `--help` does not import.
 _PANELS = {
     "Teachers": {"teachers": "finetune-teacher augment teacher-dump check"},
-    "Logit sets": {"sets": "import extend verify diff recode push pull join", "sql": "sql"},
+    "Logit sets": {"sets": "import verify diff recode push pull join", "sql": "sql"},
     "Students": {"students": "pretrain-student filters train-student sweep evaluate describe masked-words"},
     "Answers": {"predictions": "predict certify cascade export", "applications": "serve"},
     "All together": {"applications": "quickstart report"},

@@ -22,7 +22,10 @@ EXAMPLES = {
         "distill teacher-dump --manifest tickets.yaml --data data --model-name-or-path teachers/tickets",
         "distill teacher-dump --corpus wikipedia --signal mlm",
     ),
-    "import": ("distill import answers.jsonl --task sst2 --teacher some-llm",),
+    "import": (
+        "distill import answers.jsonl --task sst2 --teacher some-llm",
+        "distill import collected --extend sst2 --name sst2-2",
+    ),
     "train-student": (
         "distill train-student --task mnli",
         "distill train-student --set mnli --set mnli-other --mix weighted:0.7,0.3",

@@ -1,4 +1,4 @@
-"""The commands about logit sets: import, extend, verify, diff, recode, push, pull and join."""
+"""The commands about logit sets: import, verify, diff, recode, push, pull and join."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,7 @@ from pipeline.sets.set_settings import (
     VerifySettings,
 )
 from pipeline.tasks.task import TRAIN
-from teacher.imported.import_settings import ExtendSettings, ImportSettings
+from teacher.imported.import_settings import CollectedFolder, ImportSettings
 
 if TYPE_CHECKING:
     from pipeline.sets.record import SetRecord
@@ -29,10 +29,12 @@ HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text"
 
 @command(ImportSettings)
 def import_answers(settings: ImportSettings) -> Result:
-    """Make a logit set from a file of predictions of an LLM or any other teacher."""
+    """Make a logit set from predictions of an LLM or any other teacher, or add those of a cascade to a set."""
+    if isinstance(settings.source, CollectedFolder):
+        return _extended(settings.source)
     from teacher.imported.import_answers import import_answers as write_set
 
-    imported = write_set(settings, called())
+    imported = write_set(settings.source, called())
     record = imported.record
     values = {name: getattr(imported, name) for name in ("unanswered", "unused", "missing")}
     result = Result({"root": str(imported.root), "state": record.state, "scores": record.scores, **values})
@@ -48,19 +50,17 @@ def import_answers(settings: ImportSettings) -> Result:
     }
     for what, count in left_out.items():
         if count:
-            result.warn(f"{settings.file}: {count:,} {what}, left out")
+            result.warn(f"{settings.source.file}: {count:,} {what}, left out")
     warn_about_scores(result, imported.root)
     if TRAIN not in record.splits:
         result.warn(f"no row of {TRAIN!r} has an answer, so no student can learn from this set alone")
     return result
 
 
-@command(ExtendSettings)
-def extend(settings: ExtendSettings) -> Result:
-    """Add what a cascade collected to a logit set, so that the next student learns from it."""
+def _extended(folder: CollectedFolder) -> Result:
     from teacher.imported.extend_set import extend_set
 
-    extended = extend_set(settings, called())
+    extended = extend_set(folder, called())
     record = extended.record
     values = {"root": str(extended.root), "state": record.state, "added": extended.added}
     result = Result(values | {"left_out": extended.left_out})

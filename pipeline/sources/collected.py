@@ -1,8 +1,8 @@
 """``--collect``: the inputs that a later stage of a cascade answered, with its answer, for the next student.
 
 Each process appends lines of JSON to a file of its own, so that none waits for another, and begins a new file when it
-is full. A killed process leaves at most one unfinished line, which `collected_lines` drops. `distill extend` adds the
-rows to a logit set.
+is full. A killed process leaves at most one unfinished line, which `collected_lines` drops. `distill import --extend`
+adds the rows to a logit set.
 """
 
 import hashlib

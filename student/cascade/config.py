@@ -65,7 +65,7 @@ class CollectFlags(Settings):
     collect: Path | None = Field(
         None,
         description="Folder to which a cascade appends the inputs that it hands on, with the later stage's answer. See "
-        "`distill extend`.",
+        "`distill import --extend`.",
     )
     collect_without_text: bool = Field(False, description="Collect hashes of these inputs instead of their text.")
 

@@ -25,7 +25,7 @@ from pipeline.sources.row_files import open_rows, reading
 from pipeline.tasks.target import SUM_TOLERANCE, Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
-from teacher.imported.import_settings import AnswersKind, ImportSettings
+from teacher.imported.import_settings import AnswersFile, AnswersKind
 from teacher.models.label_order import label_places, stated_labels
 
 FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
@@ -128,7 +128,7 @@ class Answers:
     num_spread: int
 
 
-def read_answers(config: ImportSettings, task: Task) -> Answers:
+def read_answers(config: AnswersFile, task: Task) -> Answers:
     """Reads the answers of a file.
 
     Raises:
@@ -172,7 +172,7 @@ def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str
     return [(what, rows_in_words(rows)) for what, rows in rows_of.items()]
 
 
-def names_of_outputs(config: ImportSettings, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
+def names_of_outputs(config: AnswersFile, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the label order of lists of numbers: that of ``--teacher-labels``, of the file, or of the task."""
     stated = names_of(config.teacher_labels)
     if not stated and not of_file:
@@ -190,7 +190,7 @@ def names_of_outputs(config: ImportSettings, target: Target, of_file: tuple[str,
     return tuple(target.names[place] for place in places)
 
 
-def _kind(config: ImportSettings, table: pa.Table) -> AnswersKind:
+def _kind(config: AnswersFile, table: pa.Table) -> AnswersKind:
     known = get_args(AnswersKind)
     there = [name for name in known if name in table.column_names]
     if config.answers is not None and config.answers not in there:

@@ -1,4 +1,4 @@
-"""``distill extend``: a new version of a set with the inputs that a cascade handed on, and the answers that they got.
+"""``distill import --extend``: a new version of a set with the inputs that a cascade handed on, and their answers.
 
 The set's own files are shared and no teacher runs. The new rows stand at the end of ``train``, as unlabelled rows do.
 Shapes: N collected rows, C labels.
@@ -33,7 +33,7 @@ from teacher.dump.extend import new_shards, new_version, reused, take_over
 from teacher.dump.rows import Rows, amount
 from teacher.imported.answer_rows import to_logits, wrong_numbers
 from teacher.imported.import_answers import PRECISION, ImportJob, Matched
-from teacher.imported.import_settings import ExtendSettings
+from teacher.imported.import_settings import CollectedFolder
 from teacher.unlabelled import choose_rows, count_truncated, with_unlabelled
 
 COLUMNS = ("source_row", "sentence1", "sentence2", "label", "score")
@@ -75,7 +75,7 @@ class Extended:
     left_out: dict[str, int]
 
 
-def extend_set(config: ExtendSettings, command: str) -> Extended:
+def extend_set(config: CollectedFolder, command: str) -> Extended:
     """Writes a set with more rows, or resumes it.
 
     Raises:
@@ -97,7 +97,7 @@ class ExtendDump(Dump):
         left_out: number of other collected rows, by reason.
     """
 
-    def __init__(self, config: ExtendSettings, command: str) -> None:
+    def __init__(self, config: CollectedFolder, command: str) -> None:
         self.config, self.command = config, command
         self.old = open_extendable(config)
         self.root = config.store / (config.name or f"{self.old.record.name}-collected")
@@ -111,7 +111,7 @@ class ExtendDump(Dump):
         self.left_out = self._counts | {"without_text": collected.num_lost}
         self.num_added = int(chosen_N.sum())
         if not self.num_added:
-            raise DataError(f"{config.collected}: none of its {len(chosen_N):,} rows is new to {self.old.root}")
+            raise DataError(f"{config.file}: none of its {len(chosen_N):,} rows is new to {self.old.root}")
         self._found = len(chosen_N)
         self.source = with_unlabelled(before, collected.rows.filter(pa.array(chosen_N)))
         self._first = before.splits[TRAIN].num_rows
@@ -142,7 +142,7 @@ class ExtendDump(Dump):
             base=old,
             name=self.root.name,
             splits={**old.splits, TRAIN: described},
-            notes=(*old.notes, f"{self.num_added:,} rows have the answers of a cascade, from {self.config.collected}"),
+            notes=(*old.notes, f"{self.num_added:,} rows have the answers of a cascade, from {self.config.file}"),
             unlabelled=unlabelled,
         )
         return new_version(planned, self.old, shards)
@@ -165,7 +165,7 @@ class ExtendDump(Dump):
         """The record of all rows without gold: those that the set had before, and the new ones."""
         answers = hashlib.sha256(self._logits_NC.tobytes()).hexdigest()
         new = UnlabelledRecord(
-            source=f"the cascade's {self.config.collected}",
+            source=f"the cascade's {self.config.file}",
             settings={COLLECTED: self.num_added, ANSWERS: answers},
             first_row=self._first,
             found=self._found,
@@ -180,14 +180,14 @@ class ExtendDump(Dump):
         return count_truncated(record, self.source, self.reader, old.max_seq_length, old.windows is not None)
 
 
-def open_extendable(config: ExtendSettings) -> ExampleSet:
+def open_extendable(config: CollectedFolder) -> ExampleSet:
     """Opens the set.
 
     Raises:
         ConfigError: if it cannot be extended.
         IntegrityError: if a file of it does not match its record.
     """
-    old = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
+    old = ExampleSet.open(find_set(config.extend, config.store), config.allow_unverified)
     problems = []
     if not old.record.target.has_classes:
         problems.append("has no classes, but a cascade answers with one of several classes")
@@ -201,7 +201,7 @@ def open_extendable(config: ExtendSettings) -> ExampleSet:
     return old
 
 
-def read_collected(config: ExtendSettings, record: SetRecord) -> Collected:
+def read_collected(config: CollectedFolder, record: SetRecord) -> Collected:
     """Reads a folder of collected rows.
 
     Raises:
@@ -213,7 +213,7 @@ def read_collected(config: ExtendSettings, record: SetRecord) -> Collected:
     texts: list[list[str]] = []
     numbers: list[list[float]] = []
     num_lost = 0
-    for place, line in collected_lines(config.collected):
+    for place, line in collected_lines(config.file):
         if "text_sha256" in line:
             # Read for the first such line only, because most folders have no line without text.
             known = _known_texts(config, record) if known is None else known
@@ -234,20 +234,20 @@ def read_collected(config: ExtendSettings, record: SetRecord) -> Collected:
         else:
             texts.append(own)
             numbers.append([answer[name] for name in names])
-    raise_all(DataError, str(config.collected), problems)
+    raise_all(DataError, str(config.file), problems)
     p_NC = np.array(numbers, dtype=np.float64).reshape(len(numbers), len(names))
     wrong = wrong_numbers("probabilities", p_NC, names, may_spread=False)
-    raise_all(DataError, str(config.collected), list(wrong.values()))
+    raise_all(DataError, str(config.file), list(wrong.values()))
     columns = [pa.array([own[k] for own in texts], pa.string()) for k in range(1 + record.is_pair)]
     second = columns[1] if record.is_pair else pa.nulls(len(texts), pa.string())
     return Collected(pa.table({"sentence1": columns[0], "sentence2": second}), p_NC, num_lost)
 
 
-def _known_texts(config: ExtendSettings, record: SetRecord) -> dict[str, list[str]]:
+def _known_texts(config: CollectedFolder, record: SetRecord) -> dict[str, list[str]]:
     """The texts of a file by their hashes."""
-    if config.texts is None:
-        raise ConfigError(f"--texts: {config.collected} has rows without text. Give a file that contains their texts")
-    rows, place = open_rows(config.texts), str(config.texts)
+    if config.data is None:
+        raise ConfigError(f"--data: {config.file} has rows without text. Give a file that contains their texts")
+    rows, place = open_rows(config.data), str(config.data)
     own = (record.task.text_columns if record.task is not None else None) or ()
     accepted = [(*names, name) for names, name in zip(own, TEXTS, strict=False)] or [(name,) for name in TEXTS]
     problems: list[str] = []

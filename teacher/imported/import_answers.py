@@ -48,7 +48,7 @@ from teacher.dump.driver import Dump, Executor, run_dump
 from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record, tokenizer_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers
-from teacher.imported.import_settings import ImportSettings
+from teacher.imported.import_settings import AnswersFile
 from teacher.models.label_order import check_label_order
 
 LIBRARIES = ("distill-offline", "tokenizers", "pyarrow")
@@ -84,7 +84,7 @@ class Matched:
     logits_MC: Floats
 
 
-def import_answers(config: ImportSettings, command: str) -> Imported:
+def import_answers(config: AnswersFile, command: str) -> Imported:
     """Writes the answers of a file as a verified logit set, or resumes it.
 
     Raises:
@@ -102,7 +102,7 @@ def import_answers(config: ImportSettings, command: str) -> Imported:
 class ImportDump(Dump):
     """The answers of a file, matched to a task's rows."""
 
-    def __init__(self, config: ImportSettings, command: str) -> None:
+    def __init__(self, config: AnswersFile, command: str) -> None:
         self.config, self.command = config, command
         self.task = load_task(config.task, config.manifest)
         # First, because loading the task's rows may mean a download.
@@ -187,7 +187,7 @@ class ImportJob(RowJob[pa.Table]):
 
 
 def staged_record(
-    config: ImportSettings,
+    config: AnswersFile,
     task: Task,
     source: Source,
     answers: Answers,
@@ -233,7 +233,7 @@ def staged_record(
     )
 
 
-def _notes(config: ImportSettings, answers: Answers, missing: dict[str, int]) -> list[str]:
+def _notes(config: AnswersFile, answers: Answers, missing: dict[str, int]) -> list[str]:
     """Returns notes for readers about the origin of the logits."""
     notes = [f"logits are the teacher's {answers.kind}, imported from {config.file.name}"]
     if answers.kind in ("probabilities", "logprobs"):

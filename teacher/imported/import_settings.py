@@ -1,4 +1,4 @@
-"""Settings of ``distill import`` and ``extend``. The module has no heavy imports, so that ``--help`` is quick."""
+"""Settings of ``distill import``. The module has no heavy imports, so that ``--help`` is quick."""
 
 import re
 from pathlib import Path
@@ -8,19 +8,31 @@ from pydantic import Field
 
 from pipeline.parsing import names_of
 from pipeline.sets.record_parts import SET_NAME
-from pipeline.shared_settings import PLACE, JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
+from pipeline.shared_settings import PLACE, DataFlags, JsonFlags, OwnDataFlags, StoreFlags, UnverifiedFlags
 
 AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
 
 
-class ImportSettings(OwnDataFlags, StoreFlags, JsonFlags):
-    """Flags of ``distill import``."""
+class NewSet(StoreFlags):
+    """What is imported, and the set that it becomes."""
 
-    helps: ClassVar = {"data": "Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub."}
     file: Path = Field(
-        description="File of rows or NumPy's .npz, with texts (or split and source_row) and the teacher's predictions.",
+        description="File of rows or NumPy's .npz, with texts (or split and source_row) and the teacher's predictions. "
+        "With --extend: folder of --collect.",
         json_schema_extra={"argument": True} | PLACE,
     )
+    name: str | None = Field(
+        None,
+        pattern=SET_NAME,
+        description="Name of the set. Default: TASK-TEACHER, or SET-collected.",
+        json_schema_extra=PLACE,
+    )
+    rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.", json_schema_extra=PLACE)
+
+
+class AnswersFile(OwnDataFlags, NewSet):
+    """A file with a teacher's predictions for the rows of a task."""
+
     task: str | None = Field(None, description="Task of the predictions. See `distill tasks`.", json_schema_extra=PLACE)
     teacher: str = Field(min_length=1, max_length=200, description="Name of the teacher, for the record.")
     answers: AnswersKind | None = Field(
@@ -41,11 +53,7 @@ class ImportSettings(OwnDataFlags, StoreFlags, JsonFlags):
         json_schema_extra=PLACE,
     )
     splits: str | None = Field(None, description="Comma-separated splits. Default: all.", json_schema_extra=PLACE)
-    name: str | None = Field(
-        None, pattern=SET_NAME, description="Name of the set. Default: TASK-TEACHER.", json_schema_extra=PLACE
-    )
     max_seq_length: int = Field(128, ge=4, description="Maximum input length in tokens, also for students.")
-    rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.", json_schema_extra=PLACE)
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -58,19 +66,21 @@ class ImportSettings(OwnDataFlags, StoreFlags, JsonFlags):
         return self.name or f"{task}-{teacher}"[:100]
 
 
-class ExtendSettings(SetFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill extend``."""
+class CollectedFolder(UnverifiedFlags, DataFlags, NewSet):
+    """A folder with the inputs that a cascade handed on, and the set that gets a new version with them."""
 
-    collected: Path = Field(
-        description="Folder of --collect, with the inputs that a cascade handed on.",
-        json_schema_extra={"argument": True} | PLACE,
+    chosen_by: ClassVar = "extend"
+    extend: str = Field(
+        description="Add what a cascade collected in the folder FILE to this set (a path, or a name in the store), so "
+        "that the next student learns from it.",
     )
-    texts: Path | None = Field(
-        None,
-        description="File with the texts of inputs that were collected without text, in the columns of the task.",
-        json_schema_extra=PLACE,
-    )
-    name: str | None = Field(
-        None, pattern=SET_NAME, description="Name of the new set. Default: SET-collected.", json_schema_extra=PLACE
-    )
-    rows_per_shard: int = Field(8192, ge=1, description="Rows per new Parquet file.", json_schema_extra=PLACE)
+
+
+class ImportSettings(JsonFlags):
+    """Flags of ``distill import``."""
+
+    helps: ClassVar = {
+        "data": "Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub. With --extend: file "
+        "with the texts of inputs that were collected without text, in the columns of the task.",
+    }
+    source: AnswersFile | CollectedFolder

@@ -22,7 +22,7 @@ from student.model.config_file import read_config
 from student.model.pretrained import MaskedWordStudent
 from student.model.student import Student
 from teacher.imported.answer_rows import read_answers
-from teacher.imported.import_settings import ImportSettings
+from teacher.imported.import_settings import AnswersFile
 from tests.helpers.formats import FOLDER
 from tests.helpers.messages import naming
 
@@ -79,7 +79,7 @@ def test_a_name_of_a_column_that_is_no_text(tmp_path: Path) -> None:
 def test_a_key_of_an_answer_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "answers.jsonl").write_bytes(b'{"logits": {"entail\x8f": 1}}\n')
     with pytest.raises(DataError, match=naming("answers.jsonl: line 1: byte 0x8f")):
-        read_answers(ImportSettings(file=tmp_path / "answers.jsonl", task="rte", teacher="any"), load_task("rte"))
+        read_answers(AnswersFile(file=tmp_path / "answers.jsonl", task="rte", teacher="any"), load_task("rte"))
 
 
 @pytest.mark.parametrize(

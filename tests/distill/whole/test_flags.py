@@ -51,8 +51,7 @@ FLAGS = {
     "--keep --layers-of --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name "
     "--precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
-    "--name --max-seq-length --rows-per-shard",
-    "extend": "set collected --texts --name --rows-per-shard --store --allow-unverified",
+    "--name --max-seq-length --rows-per-shard --extend --allow-unverified",
     "check": "set --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
     "--allow-unverified",
     "push": "set url --store --without-text --replace --public",

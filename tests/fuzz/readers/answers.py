@@ -2,14 +2,14 @@
 
 from pipeline.tasks.task import load_task
 from teacher.imported.answer_rows import read_answers
-from teacher.imported.import_settings import ImportSettings
+from teacher.imported.import_settings import AnswersFile
 from tests.fuzz.files import FOLDER, of_a_kind, seeds, written
 
 COVERS = ("teacher.imported.answer_rows", "teacher.imported.answer_rows")
 KINDS = (".csv", ".jsonl")
 TASK = load_task("rte")
 CONFIGS = {
-    kind: ImportSettings(file=FOLDER / f"answers{kind}", task="rte", teacher="anybody", rest="spread") for kind in KINDS
+    kind: AnswersFile(file=FOLDER / f"answers{kind}", task="rte", teacher="anybody", rest="spread") for kind in KINDS
 }
 SEEDS = seeds(
     KINDS,

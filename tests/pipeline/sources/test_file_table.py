@@ -16,7 +16,7 @@ from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Corpus, Task
 from student.predict.file import text_names
 from teacher.imported.answer_rows import ENDINGS, read_answers
-from teacher.imported.import_settings import ImportSettings
+from teacher.imported.import_settings import AnswersFile
 from teacher.unlabelled import find_texts
 from tests.helpers.row_formats import PACKERS, WRITERS, fasttext
 
@@ -80,7 +80,7 @@ def imported(folder: Path, kind: str, with_labels: bool) -> bool:
     logits = [json.dumps(row) for row in LOGITS]
     (folder / "mine.yaml").write_text(json.dumps(TASK))
     path = written(folder / f"x{kind}", with_labels, NAMES, logits=logits)
-    found = read_answers(ImportSettings(file=path, manifest=folder / "mine.yaml", teacher="any"), CLASSES)
+    found = read_answers(AnswersFile(file=path, manifest=folder / "mine.yaml", teacher="any"), CLASSES)
     return np.allclose(found.logits_AC, LOGITS)
 
 

@@ -22,7 +22,7 @@ from student.predict.predictor import Predictor
 from student.train import train
 from teacher.check import check
 from teacher.imported.extend_set import extend_set
-from teacher.imported.import_settings import ExtendSettings
+from teacher.imported.import_settings import CollectedFolder
 from teacher.settings import CheckSettings
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import TRAIN_ROWS
@@ -49,8 +49,8 @@ def some(folder: Path, texts: Sequence[str] = NEW, **flags: bool) -> Path:
 
 
 def extended(old: ExampleSet, folder: Path, store: Path, **flags: Any) -> ExampleSet:
-    config = ExtendSettings(set=str(old.root), collected=folder, store=store, **flags)
-    return ExampleSet.open(extend_set(config, "distill extend").root)
+    config = CollectedFolder(extend=str(old.root), file=folder, store=store, **flags)
+    return ExampleSet.open(extend_set(config, "distill import").root)
 
 
 def test_only_what_a_later_stage_answered_is_written(tmp_path: Path) -> None:
@@ -123,21 +123,11 @@ def test_extended_with_and_without_text(work: Path, opinion_set: ExampleSet, tmp
 
     folder = some(tmp_path / "hashes", has_text=False)
     assert not any(text in path.read_text() for text in NEW for path in folder.iterdir())
-    with pytest.raises(ConfigError, match=naming("--texts")):
+    with pytest.raises(ConfigError, match=naming("--data")):
         extended(opinion_set, folder, tmp_path / "no")
     (tmp_path / "texts.csv").write_text("sentence1\n" + "\n".join(NEW[1:]))
-    result = invoke(
-        "extend",
-        opinion_set.root,
-        folder,
-        "--texts",
-        tmp_path / "texts.csv",
-        "--store",
-        tmp_path,
-        "--name",
-        "b",
-        "--json",
-    )
+    flags = ("--data", tmp_path / "texts.csv", "--store", tmp_path, "--name", "b")
+    result = invoke("import", folder, "--extend", opinion_set.root, *flags, "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert (found["added"], found["left_out"]["without_text"]) == (len(NEW) - 1, 1)
@@ -194,7 +184,7 @@ def test_pairs_are_extended_and_other_inputs_and_labels_refused(
 
 def test_killed_and_repeated_is_as_undisturbed(opinion_set: ExampleSet, tmp_path: Path) -> None:
     folder = some(tmp_path / "collected", [f"{text} number {k}" for k in range(40) for text in NEW])
-    flags = ("extend", opinion_set.root, folder, "--rows-per-shard", "10", "--name", "new")
+    flags = ("import", folder, "--extend", opinion_set.root, "--rows-per-shard", "10", "--name", "new")
     root = tmp_path / "a" / "new"
     kill_when(distill(*map(str, flags), "--store", str(root.parent)), lambda: len(list(root.glob("*/*.parquet"))) > 9)
     assert invoke(*flags, "--store", root.parent).exit_code == 0

@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, DataError, DistillError
 from pipeline.tasks.target import softmax
 from pipeline.tasks.task import load_task
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers, to_logits, wrong_numbers
-from teacher.imported.import_settings import AnswersKind, ImportSettings
+from teacher.imported.import_settings import AnswersFile, AnswersKind
 from tests.helpers.messages import naming
 
 LOGITS = np.array([[2.0, -1.0], [0.5, 0.25], [-3.0, 1.5]], np.float16)
@@ -20,7 +20,7 @@ KEYS: dict[str, Any] = {"split": "train", "source_row": np.array([2, 0, 1])}
 
 
 def answers(path: Path, **flags: Any) -> Answers:
-    return read_answers(ImportSettings.from_flags(file=path, task="rte", teacher="any", **flags), load_task("rte"))
+    return read_answers(AnswersFile.from_flags(file=path, task="rte", teacher="any", **flags), load_task("rte"))
 
 
 def saved(folder: Path, **arrays: Any) -> Path:

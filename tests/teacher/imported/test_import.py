@@ -32,7 +32,7 @@ from pipeline.text.wordpiece.compiled_wordpiece import library
 from student.train import train
 from teacher.check import check
 from teacher.imported.import_answers import Imported, import_answers, read_tokenizer, tokenizer_of_texts
-from teacher.imported.import_settings import ImportSettings
+from teacher.imported.import_settings import AnswersFile
 from teacher.settings import CheckSettings
 from tests.helpers.damage import with_other_bytes
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
@@ -66,7 +66,7 @@ def write(folder: Path, rows: Rows, name: str = "answers.jsonl") -> Path:
 
 def imported(work: Path, file: Path, store: Path, **flags: Any) -> Imported:
     flags = {"manifest": work / "opinion.yaml", "data": work / "data", "store": store, "teacher": "an LLM", **flags}
-    return import_answers(ImportSettings.from_flags(file=file, max_seq_length=32, rows_per_shard=25, **flags), "import")
+    return import_answers(AnswersFile.from_flags(file=file, max_seq_length=32, rows_per_shard=25, **flags), "import")
 
 
 def refused(work: Path, tmp_path: Path, rows: Rows, kind: type[DistillError], *words: str, **flags: Any) -> bool:
@@ -250,7 +250,7 @@ def test_what_is_wrong_with_a_file_is_told(
 def test_a_strange_file_is_told_before_any_row_is_looked_for(tmp_path: Path) -> None:
     strange = tmp_path / "answers.parquet"
     strange.write_bytes(b"strange")
-    config = ImportSettings(file=strange, task="rte", teacher="any", data=tmp_path / "nowhere", store=tmp_path)
+    config = AnswersFile(file=strange, task="rte", teacher="any", data=tmp_path / "nowhere", store=tmp_path)
     with pytest.raises(DistillError, match=r"answers\.parquet: "):
         import_answers(config, "")
 
@@ -297,7 +297,7 @@ def test_it_goes_on_when_repeated_and_refuses_other_settings(said: Rows, work: P
     assert shard.read_bytes() == content
     with pytest.raises(FingerprintMismatchError, match=naming("max_seq_length: 32", "128")):
         import_answers(
-            ImportSettings(
+            AnswersFile(
                 file=file, teacher="an LLM", store=tmp_path, manifest=work / "opinion.yaml", data=work / "data"
             ),
             "import",
@@ -328,9 +328,9 @@ def test_it_needs_neither_torch_nor_transformers(said: Rows, work: Path, tmp_pat
 import sys
 from pathlib import Path
 sys.modules |= dict.fromkeys(("torch", "transformers", "datasets", "accelerate"))
-from teacher.imported.import_settings import ImportSettings
+from teacher.imported.import_settings import AnswersFile
 from teacher.imported.import_answers import import_answers
-import_answers(ImportSettings(file=Path({str(file)!r}), teacher="t", store=Path({str(tmp_path)!r}),
+import_answers(AnswersFile(file=Path({str(file)!r}), teacher="t", store=Path({str(tmp_path)!r}),
     manifest=Path({str(work / "opinion.yaml")!r}), data=Path({str(work / "data")!r})), "x")
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
