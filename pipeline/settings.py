@@ -48,6 +48,7 @@ class Settings(BaseModel):
         panel: the heading in ``--help`` for the flags that the class introduces.
         chosen_by: the flag whose presence chooses this member of a union, if no flag names the members.
         open_choices: flags that name members of unions and whose default depends on the data.
+        no_flags: fields of the class or of its parts that are not flags.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -55,6 +56,7 @@ class Settings(BaseModel):
     panel: ClassVar[str] = "Options"
     chosen_by: ClassVar[str | None] = None
     open_choices: ClassVar[tuple[str, ...]] = ()
+    no_flags: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_flags(cls, /, **values: Any) -> Self:
@@ -103,7 +105,9 @@ class Flag:
 
     @property
     def default(self) -> Any:
-        """The default that ``--help`` shows. If members of a union differ, their descriptions name their defaults."""
+        """The default that ``--help`` shows. A description that names the default itself explains its condition."""
+        if "Default: " in (self.field.description or ""):
+            return () if typing.get_origin(self.annotation) is tuple else None
         if self.choices:
             return None if self.is_open else self.field.default  # of the first member, which is the default
         if self.field.is_required():
@@ -143,7 +147,7 @@ def flag_name(field: str) -> str:
 def flags(kind: type[Settings]) -> dict[str, Flag]:
     """Returns all flags of a tree of settings by name, in the order of ``--help``: arguments first."""
     found: dict[str, Flag] = {}
-    for flag in _walk(kind):
+    for flag in (one for one in _walk(kind) if one.name not in kind.no_flags):
         known = found.setdefault(flag.name, flag)
         if known is not flag:
             found[flag.name] = replace(
@@ -170,7 +174,7 @@ def _walk(kind: type[Settings]) -> Iterator[Flag]:
             return -1  # arguments have the order of the fields, such as a run before its texts
         return max(number for number, part in enumerate(_classes(kind)) if name in part.model_fields)
 
-    for name in sorted(kind.model_fields, key=introduced_by):
+    for name in sorted((name for name in kind.model_fields if name not in kind.no_flags), key=introduced_by):
         field = kind.model_fields[name]
         members, draft = _members(field), _draft(field)
         if draft is not None:

@@ -57,7 +57,7 @@ from student.training_data import (
     source_of,
     task_facts,
 )
-from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained
+from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained, with_bigrams
 
 # Writes files to a folder, given the finished students in it, each with its own folder.
 WriteFile = Callable[[Path, Mapping[Path, TaskStudent]], object]
@@ -97,7 +97,7 @@ def fit_students(
         return _fit_tasks(settings, command, write_file, data)
     [training] = _trainings(settings, data)
     settings, folder = training.settings, training.folder
-    vectors = training.data.start(settings.encoder.embedding, settings.start)
+    vectors = training.data.start(settings.encoder, settings.start)
     # The run is started before any training, so that wrong settings fail in seconds and not after an epoch.
     run = Run(folder, deciding_settings(training, vectors), command, context(training))
     finished = run.start()
@@ -138,7 +138,7 @@ def _fit_tasks(settings: TrainSettings, command: str, write_file: WriteFile, dat
     folder = trainings[0].folder.parent
     # The tokenizer is the same for all sets, so one set's token vectors serve the shared encoder.
     giver = trainings[vectors_source([one.data.logit_set for one in trainings])]
-    vectors = giver.data.start(settings.encoder.embedding, settings.start)
+    vectors = giver.data.start(settings.encoder, settings.start)
     # A set's vectors are in the record of its own task. Pretrained ones belong to no set.
     of_set = isinstance(vectors, VocabularyVectors)
     decided = [deciding_settings(one, None if of_set and one is not giver else vectors) for one in trainings]
@@ -225,7 +225,7 @@ def build_joint_configs(
     fitting = [one.model_copy(update={"loss": loss}) for one, loss in zip(parts, losses, strict=True)]
     designs = [build_student_config(*each) for each in zip(fitting, sets, facts, strict=True)]
     # Labelled words need features per token, and maxima and bigrams exist only for whole texts.
-    if len({made.encoder_shape for made, _ in designs}) > 1:
+    if len({made.encoder for made, _ in designs}) > 1:
         raise ConfigError(
             "--tasks: whole texts and labelled words share an encoder without maxima and bigrams. Add --pooling sum "
             "--num-bigrams 0."
@@ -309,12 +309,14 @@ def _new_students(
     # All random starts follow one seed, and their order is fixed: changing it changes every student.
     seed_step(first.seed, 0)
     students: list[TaskStudent] = []
-    most = 0 if num_bigrams(first.encoder, trainings[0].num_rows) == 0 else trainings[0].student_config.num_bigrams
+    most = (
+        0
+        if num_bigrams(first.encoder, trainings[0].num_rows) == 0
+        else getattr(trainings[0].student_config.encoder, "num_bigrams", 0)
+    )
     pairs_K2 = frequent_pairs(trains, most)
     for training in trainings:
-        size = training.student_config.bigram_size if len(pairs_K2) else 0
-        bigrams = {"num_bigrams": len(pairs_K2), "bigram_size": size}
-        student_config = training.student_config.model_copy(update=bigrams)
+        student_config = with_bigrams(training.student_config, len(pairs_K2))
         students.append(training.kind.student(student_config, students[0].encoder if students else None))
     share_hidden(students)
     # Which pairs exist must be known before weights are copied, because copied pairs are matched by token.

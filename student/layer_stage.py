@@ -28,7 +28,7 @@ from pipeline.training.run_record import Entry, Metrics
 from pipeline.training.schedule import Schedule
 from student.data import Examples, make_batches
 from student.encoders.bert import BertEncoder
-from student.encoders.kinds import ENCODERS
+from student.encoders.specs import Bert
 from student.losses.layer_losses import LayerLoss
 from student.losses.layers import LAYER_LOSSES, Frame, LayerTargets, first_signal, kinds, named_layers, stored_layers
 from student.losses.ted_filters import FILTERS_FILE, read_filters
@@ -49,7 +49,7 @@ def check_layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) 
     problems = [
         f"--layer-loss {name}: compares attention, which --embedding {config.embedding} lacks. Use --embedding bert"
         for name in losses.names
-        if LAYER_LOSSES[name].needs_attention and not config.bert
+        if LAYER_LOSSES[name].needs_attention and not isinstance(config.encoder, Bert)
     ]
     if CONTRAST in losses.names and config.target.is_score:
         problems.append(f"--layer-loss {CONTRAST}: negatives are rows of other labels, but a score has no labels")
@@ -59,7 +59,7 @@ def check_layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) 
         known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
         missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
         problems += [f"--filters {losses.filters}: has no filter of layer {', '.join(missing)}"] if missing else []
-    if "hid-seq" in losses.names and not ENCODERS[config.embedding].has_token_features:
+    if "hid-seq" in losses.names and not config.encoder.has_token_features:
         problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has no features per token")
     # Dropped tokens would shift the student's states against the stored ones.
     if "hid-seq" in losses.names and config.token_dropout:
@@ -81,7 +81,8 @@ def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecor
         problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
     # The embedding output counts as a layer for states, but it has no attention.
     has_squares = any(LAYER_LOSSES[name].needs_attention for name in losses.names)
-    most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
+    encoder = config.encoder
+    most = encoder.num_hidden_layers + (not has_squares) if isinstance(encoder, Bert) else 1
     if len(layers) > most:
         problems.append(f"--layers {','.join(map(str, layers))}: the student has only {most} layers for them")
     return problems
@@ -126,7 +127,8 @@ def layer_loss(
     for signal, target in targets.items():
         if not target.is_known_N.any():
             raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
-        own = config.bert.num_attention_heads if config.bert and signal in ("attention", "values") else None
+        encoder = config.encoder
+        own = encoder.num_attention_heads if isinstance(encoder, Bert) and signal in ("attention", "values") else None
         if own is not None and target.width != own:
             raise ConfigError(f"--num-attention-heads {own}: the teacher's {signal} has {target.width} heads")
     # Filters fit only the states of the set that they were trained on, which the fingerprint checks.
@@ -168,7 +170,7 @@ def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tu
         return named
     stored = stored_layers(record).get(_signal(losses.names[0], record), ())
     # A student without layers has a single state per token, which the teacher's last layer describes best.
-    return stored if config.bert else stored[-1:]
+    return stored if isinstance(config.encoder, Bert) else stored[-1:]
 
 
 class LayerTask(TrainTask[list[int]]):

@@ -8,12 +8,7 @@ from pydantic import Field, model_validator
 from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import deciding, flag_name, given
 from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
-from student.model.flags import (
-    Cbow,
-    Cmow,
-    Hybrid,
-    WithVectors,
-)
+from student.encoders.specs import Cbow, Cmow, Hybrid
 from student.settings import LAYERS
 from student.source_settings import FORMERLY_LOGITS
 
@@ -34,6 +29,7 @@ class PretrainSettings(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, Json
         "embedding": "Encoder: cmow (ordered products of matrices), cbow (sums of vectors), or hybrid (both).",
         "vector_size": "Width of token vectors. Default: 400 for hybrid, 784 for cbow.",
     }
+    no_flags: ClassVar = frozenset({"window_size", "num_bigrams"})
     encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
     set: str = Field(
         description="Set of masked words or of sentences to train on: a path, or a name in the store.",
@@ -85,7 +81,7 @@ class PretrainSettings(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, Json
 
     @model_validator(mode="after")
     def _has_vectors(self) -> Self:
-        if self.init == "teacher" and not isinstance(self.encoder, WithVectors):
+        if self.init == "teacher" and not self.encoder.has_vectors:
             raise ValueError(
                 f"--init teacher: --embedding {self.encoder.embedding} has no vectors to start from the teacher's"
             )

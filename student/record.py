@@ -26,6 +26,7 @@ from pipeline.text.tokenizer import unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, STUDENTS, TEXT_COLUMNS, Entry
+from student.encoders.specs import Bert
 from student.initial_weights.run import has_head_for, source_sha256
 from student.initial_weights.vectors import INIT_FLAG, PretrainedVectors, StartVectors, read_pretrained
 from student.layer_stage import layer_loss_settings
@@ -64,20 +65,10 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
     return deciding(settings.loss, settings.best, optimizer, settings.epochs) | {
         "seed": settings.seed,
         "temperature": settings.loss.soft.temperature,
-        "embedding": student_config.embedding,
-        "matrix_size": student_config.matrix_size,
-        "vector_size": student_config.vector_size,
-        "bidirectional": student_config.bidirectional,
-        "pooling": student_config.pooling,
-        "initializer_range": student_config.initializer_range,
-        "window_size": student_config.window_size,
+        **student_config.encoder.model_dump(mode="json"),
         "num_bigrams": num_bigrams(encoder, training.num_rows),
-        "lstm_size": student_config.lstm.hidden_size if student_config.lstm else None,
-        "channels": student_config.lstm.channels if student_config.lstm else None,
-        "bert": student_config.bert.model_dump() if student_config.bert else None,
-        "pooler": student_config.pooler,
         # The machine decides the precision, so a run resumed elsewhere is refused instead of mixing both.
-        "precision": "bf16" if student_config.bert and has_fast_bf16() else None,
+        "precision": "bf16" if isinstance(encoder, Bert) and has_fast_bf16() else None,
         "pairing": student_config.pairing,
         "head": student_config.head,
         "hidden_size": student_config.hidden_size,

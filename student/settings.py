@@ -19,13 +19,7 @@ from pipeline.parsing import parse_settings, parse_yaml
 from pipeline.settings import Draft, Settings
 from pipeline.settings import given as given_flags
 from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
-from student.model.flags import (
-    AnyEncoder,
-    EmbeddingKind,
-    EncoderSettings,
-    HybridOfTexts,
-    WithVectors,
-)
+from student.encoders.specs import AnyEncoder, EmbeddingKind, EncoderSpec, Hybrid
 from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks
 
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
@@ -88,7 +82,7 @@ class Loss(Settings):
 class Start(Settings):
     """The initial weights of a student."""
 
-    panel: ClassVar = EncoderSettings.panel
+    panel: ClassVar = EncoderSpec.panel
     init: str | None = Field(
         None,
         description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
@@ -97,6 +91,13 @@ class Start(Settings):
         "text of word2vec or GloVe. Default: the first that exists of pretrained (hybrid, cbow and recurrent of whole "
         "texts), teacher, pretrained (aligned, labelled words), noise.",
         json_schema_extra=PLACE | {"aliases": ["init_from", "init_vectors"]},
+    )
+
+    init_layers: str | None = Field(
+        None,
+        pattern=r"^[1-9]\d*(,[1-9]\d*)*$",
+        description="Layers of the teacher that a bert starts from, counted from 1, such as 2,4,6. Default: evenly "
+        "spaced.",
     )
 
     @field_validator("init", mode="before")
@@ -174,10 +175,6 @@ class LayerLosses(Settings):
             raise ValueError("--filters: applies only to --layer-loss hid-seq. Remove it, or add that loss")
         return self
 
-    def for_encoder(self, encoder: EncoderSettings) -> "LayerLosses":
-        """Returns the same settings with the layers that a bert starts from, unless other layers are given."""
-        return self.model_copy(update={"layers": self.layers or getattr(encoder, "init_layers", None)})
-
     @property
     def names(self) -> tuple[LayerLossName, ...]:
         """The names of the layer losses, without repetitions."""
@@ -209,7 +206,7 @@ class Head(Settings):
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens dropped in each training step.")
 
 
-def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
+def num_bigrams(encoder: EncoderSpec, num_rows: int) -> int | None:
     """Returns the requested number of bigrams, or None for the default."""
     asked: int | None = getattr(encoder, "num_bigrams", None)
     return 0 if asked is None and num_rows > ROWS_OF_BIGRAMS else asked
@@ -295,7 +292,7 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     # See student.model.build_config.with_default_encoder.
     open_choices: ClassVar = ("embedding",)
     source: OneTask | Sets | SeveralTasks | None = None
-    encoder: AnyEncoder = Field(default_factory=HybridOfTexts, discriminator="embedding")
+    encoder: AnyEncoder = Field(default_factory=Hybrid, discriminator="embedding")
     start: Start = Field(default_factory=Start)
     head: Head = Field(default_factory=Head)
     loss: Loss = Field(default_factory=Loss)
@@ -314,7 +311,8 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     @property
     def layers(self) -> LayerLosses | None:
         """The losses of layers, whose layers for a bert are those that it starts from."""
-        return None if self.layer_losses is None else self.layer_losses.for_encoder(self.encoder)
+        losses = self.layer_losses
+        return losses and losses.model_copy(update={"layers": losses.layers or self.start.init_layers})
 
     def for_rows(self, num_rows: int) -> Self:
         """Returns the settings with the defaults for so many rows and the encoder."""
@@ -323,12 +321,16 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        embedding, has_vectors, problems = self.encoder.embedding, isinstance(self.encoder, WithVectors), []
+        embedding, has_vectors, problems = self.encoder.embedding, self.encoder.has_vectors, []
         reads_words = self.start.init == "pretrained" or self.start.words is not None
         if reads_words and (not has_vectors or embedding == "bert"):
             problems.append(f"--init {self.start.init}: --embedding {embedding} has no vectors of single words")
         if self.start.init == "teacher" and not has_vectors:
             problems.append(f"--init teacher: --embedding {embedding} has no vectors to start from the teacher's")
+        if self.start.init_layers is not None and embedding != "bert":
+            problems.append("--init-layers: belongs to --embedding bert")
+        if self.start.init_layers is not None and self.start.init == "noise":
+            problems.append("--init-layers: --init noise does not start from layers. Remove one of them")
         if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
             problems.append("--layer-loss: is not supported with --tasks. Remove one of them")
         if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:

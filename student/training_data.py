@@ -12,12 +12,12 @@ from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
+from student.encoders.specs import EncoderSpec
 from student.initial_weights.bert import BertStart
 from student.initial_weights.vectors import StartVectors, given_vectors, read_pretrained
 from student.lessons import KINDS, kind_of_set
 from student.lessons.lesson import TaskLesson
 from student.model.architecture import Facts
-from student.model.flags import EmbeddingKind
 from student.settings import INITS, Start, TrainSettings
 from student.source_settings import OneTask, Sets, SeveralTasks, Source
 
@@ -42,14 +42,14 @@ class TrainingData:
     facts: Facts
     teachers: dict[str, Comparison]
 
-    def start(self, embedding: EmbeddingKind, start: Start) -> StartVectors | None:
+    def start(self, spec: EncoderSpec, start: Start) -> StartVectors | None:
         """Returns the vectors that a student starts from: pretrained ones, or those of the first set. None: others.
 
         Raises:
             ConfigError: if the flags require vectors that the set does not have or fit.
             IntegrityError: if the file was changed.
         """
-        given = given_vectors(embedding, start, self.logit_set.sets[0])
+        given = given_vectors(spec, start, self.logit_set.sets[0])
         return read_pretrained() if given == "pretrained" else self.token_vectors if given == "teacher" else None
 
     @cached_property

@@ -22,6 +22,7 @@ from pipeline.arrays import Ints, Ragged
 from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples, Rows
 from student.encoders.encoder import Encoder
+from student.encoders.specs import Sums
 from student.initial_weights.vectors import start_from_vectors
 from student.model.architecture import EncoderConfig
 from student.model.student import TaskStudent, default_device, share_hidden
@@ -180,6 +181,13 @@ def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
     kept = np.argsort(-count_K, kind="stable")[:most]
     pair_K = np.sort(pair_K[kept[count_K[kept] >= FEWEST_ROWS]])
     return np.stack([pair_K >> BITS, pair_K & (2**BITS - 1)], axis=1)
+
+
+def with_bigrams(config: C, count: int) -> C:
+    """Returns a student's configuration with the number of found pairs."""
+    if not isinstance(config.encoder, Sums):
+        return config
+    return config.model_copy(update={"encoder": config.encoder.model_copy(update={"num_bigrams": count})})
 
 
 def _pairs_of_rows(examples: Rows) -> Ints:

@@ -17,11 +17,12 @@ from torch import nn
 from torch.nn import functional
 
 from student.encoders.biattentive import Padded, Sentences, attention
-from student.encoders.encoder import Encoder, EncoderShape, padded
+from student.encoders.encoder import Encoder, padded
 from student.encoders.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
 from student.encoders.products import SparseGrads
 from student.kernels import native_sequences
 from student.kernels.native import can_do
+from student.model.architecture import EncoderConfig
 
 # More pairs would share less similar sizes, and fewer ones would wait for Python.
 PAIRS_AT_ONCE = 32
@@ -40,18 +41,19 @@ class AlignedEncoder(VectorEncoder):
     counts_less = True
     start_deviation = Encoder.start_deviation
 
-    def __init__(self, shape: EncoderShape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, channels=1)
+        width = config.vector_size
+        self.pad_id, self.vectors = config.pad_id, Vectors(config)
         # Equal tokens must attend to each other from the first step on: without it, MNLI loses ten points.
-        self.norm = nn.LayerNorm(shape.vector_size)
+        self.norm = nn.LayerNorm(width)
         # A factor per number of the previous token and of the next one. Without them, comparisons do not see the order
         # of words. Training starts without neighbours.
-        self.neighbours = nn.Parameter(torch.zeros(2, shape.vector_size))
+        self.neighbours = nn.Parameter(torch.zeros(2, width))
         # Comparisons as wide as the vectors took twice as long and scored no better.
-        self.compare = nn.Linear(4 * shape.vector_size, (shape.vector_size + 1) // 2)
+        self.compare = nn.Linear(4 * width, (width + 1) // 2)
         # Dot products of normalised vectors have this deviation, as in a transformer.
-        self.scale = shape.vector_size**-0.5
+        self.scale = width**-0.5
         self.size, self.token_size = 4 * self.compare.out_features, 0
 
     def reduce(

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.devices import has_fast_bf16
-from student.encoders.bert_shape import BertShape
-from student.encoders.encoder import Encoder, EncoderShape
+from student.encoders.encoder import Encoder
 from student.encoders.products import SparseGrads, embedding_rows
+from student.encoders.specs import Bert
+from student.model.architecture import StudentConfig
 
 # The states of more tokens than this, padding included, do not fit a processor's caches.
 PADDED_TOKENS = 2**13
@@ -56,14 +57,15 @@ class Closing(nn.Module):
 class BertLayer(nn.Module):
     """Attention between tokens, and an MLP on each token. A LayerNorm follows both."""
 
-    def __init__(self, width: int, shape: BertShape, dropout: float) -> None:
+    def __init__(self, spec: Bert, dropout: float) -> None:
         super().__init__()
-        self.num_heads, self.dropout = shape.num_attention_heads, dropout
+        width, eps = spec.vector_size, spec.layer_norm_eps
+        self.num_heads, self.dropout = spec.num_attention_heads, dropout
         projections = nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")})
-        closing = Closing(width, width, shape.layer_norm_eps, dropout)
+        closing = Closing(width, width, eps, dropout)
         self.attention = nn.ModuleDict({"self": projections, "output": closing})
-        self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, shape.intermediate_size)})
-        self.output = Closing(shape.intermediate_size, width, shape.layer_norm_eps, dropout)
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, spec.inner_size)})
+        self.output = Closing(spec.inner_size, width, eps, dropout)
 
     def forward(
         self, states_NLH: Tensor, asked_NQH: Tensor, is_token_NL: Tensor, told: LayerOutputs | None = None
@@ -110,15 +112,15 @@ class BertLayer(nn.Module):
 class BertEmbeddings(nn.Module):
     """The sum of the embeddings of a token, its position, and its sentence's number."""
 
-    def __init__(self, shape: EncoderShape, bert: BertShape) -> None:
+    def __init__(self, spec: Bert, config: StudentConfig) -> None:
         super().__init__()
-        width = shape.vector_size
-        self.word_embeddings = nn.Embedding(shape.vocabulary_size, width, padding_idx=shape.pad_id)
-        self.position_embeddings = nn.Embedding(bert.max_position_embeddings, width)
-        self.token_type_embeddings = nn.Embedding(bert.type_vocab_size, width)
-        self.LayerNorm = nn.LayerNorm(width, eps=bert.layer_norm_eps)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.separator_id = shape.separator_id if bert.type_vocab_size > 1 else None
+        width = spec.vector_size
+        self.word_embeddings = nn.Embedding(config.num_tokens, width, padding_idx=config.pad_id)
+        self.position_embeddings = nn.Embedding(spec.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(spec.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=spec.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.separator_id = config.separator_id if spec.type_vocab_size > 1 else None
 
     def forward(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
         """Returns float32 [N, L, H] from the rows of the words, which may be 0 for padding."""
@@ -144,16 +146,17 @@ class BertEncoder(Encoder):
 
     has_neutral_rows = False
 
-    def __init__(self, shape: EncoderShape) -> None:
+    def __init__(self, config: StudentConfig) -> None:
         super().__init__()
-        assert shape.bert is not None, "checked by the config's validator"
-        self.pad_id, self.bert = shape.pad_id, shape.bert
-        self.size = self.token_size = width = shape.vector_size
-        self.embeddings = BertEmbeddings(shape, shape.bert)
-        layers = (BertLayer(width, shape.bert, shape.dropout) for _ in range(shape.bert.num_hidden_layers))
+        spec = config.encoder
+        assert isinstance(spec, Bert), type(spec)
+        self.pad_id, self.spec = config.pad_id, spec
+        self.size = self.token_size = width = spec.vector_size
+        self.embeddings = BertEmbeddings(spec, config)
+        layers = (BertLayer(spec, config.hidden_dropout) for _ in range(spec.num_hidden_layers))
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
-        self.pooler = None if shape.pooler == "mean-cls" else nn.ModuleDict({"dense": nn.Linear(width, width)})
-        self._start_from_noise(shape.initializer_range)
+        self.pooler = None if spec.pooler == "mean-cls" else nn.ModuleDict({"dense": nn.Linear(width, width)})
+        self._start_from_noise(spec.initializer_range)
 
     @torch.no_grad()
     def _start_from_noise(self, deviation: float) -> None:
@@ -214,19 +217,19 @@ class BertEncoder(Encoder):
     def multiply_adds(self) -> int:
         """See `Encoder`. The last layer only needs keys and values, and their use by the first token."""
         # The last layer computes the first token alone, so most of its cost is per input and not per token.
-        whole, width = self.bert.num_weights(self.size) // self.bert.num_hidden_layers, self.size
-        return (self.bert.num_hidden_layers - 1) * whole + 2 * width**2 + 2 * width
+        whole, width = self.spec.num_of_layers // self.spec.num_hidden_layers, self.size
+        return (self.spec.num_hidden_layers - 1) * whole + 2 * width**2 + 2 * width
 
     @property
     def multiply_adds_per_input(self) -> int:
         """See `Encoder`. The remaining part of the last layer, and the pooler."""
         matrices = 2 if self.pooler is None else 3
-        return matrices * self.size**2 + 2 * self.size * self.bert.intermediate_size
+        return matrices * self.size**2 + 2 * self.size * self.spec.inner_size
 
     @property
     def multiply_adds_per_pair(self) -> int:
         """See `Encoder`. Attention, without that of the last layer."""
-        return (self.bert.num_hidden_layers - 1) * 2 * self.size
+        return (self.spec.num_hidden_layers - 1) * 2 * self.size
 
     def export_problems(self, longest: int) -> list[str]:
         """None."""

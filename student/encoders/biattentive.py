@@ -8,10 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from student.encoders.encoder import EncoderShape, padded
-from student.encoders.lstm import BiLstm, VectorEncoder, Vectors, lstm_shape, tokens_alone, without_gaps
+from student.encoders.encoder import padded
+from student.encoders.lstm import BiLstm, VectorEncoder, Vectors, tokens_alone, without_gaps
 from student.encoders.products import SparseGrads
+from student.encoders.specs import Biattentive
 from student.kernels.reference import largest
+from student.model.architecture import EncoderConfig
 
 # The first LSTM's states of all sentences end to end, and the starts of the sentences.
 Sentences = tuple[torch.Tensor, torch.Tensor]
@@ -61,15 +63,16 @@ class BiattentiveEncoder(VectorEncoder):
     A single sentence is read as a pair with itself.
     """
 
-    def __init__(self, shape: EncoderShape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        lstm = lstm_shape(shape)
-        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, lstm.channels)
-        self.map = nn.Sequential(nn.Linear(self.vectors.size, shape.vector_size), nn.ReLU())
-        self.lstm = BiLstm(shape.vector_size, lstm.hidden_size)
+        assert isinstance(config.encoder, Biattentive), type(config.encoder)
+        width, lstm_size = config.encoder.vector_size, config.encoder.lstm_size
+        self.pad_id, self.vectors = config.pad_id, Vectors(config)
+        self.map = nn.Sequential(nn.Linear(width, width), nn.ReLU())
+        self.lstm = BiLstm(width, lstm_size)
         # Only separate second LSTMs with one head match the 10.2 million parameters that MKD reports.
-        self.first = SecondReader(self.lstm.size, lstm.hidden_size)
-        self.second = SecondReader(self.lstm.size, lstm.hidden_size)
+        self.first = SecondReader(self.lstm.size, lstm_size)
+        self.second = SecondReader(self.lstm.size, lstm_size)
         self.size, self.token_size = self.first.size + self.second.size, 0
 
     def reduce(

@@ -5,81 +5,19 @@ features of a sequence, V vocabulary, X numbers of a row.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn import functional
 
-from student.encoders.bert_shape import BertShape
 from student.encoders.products import SparseGrads
-from student.model.flags import PoolerKind, PoolingKind
-from student.settings import TableDtype
-
-
-class LstmShape(BaseModel):
-    """The sizes of an encoder's LSTMs.
-
-    Attributes:
-        hidden_size: the width of each direction.
-        channels: number of parallel tables of vectors. The first of two is frozen.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    hidden_size: int = Field(ge=1, le=2**16)
-    channels: Literal[1, 2] = 1
-
-
-@dataclass(frozen=True)
-class EncoderShape:
-    """The sizes and options of an encoder.
-
-    Attributes:
-        vocabulary_size: V, number of rows of each table.
-        matrix_size: side of the matrices, or 0 for no products.
-        vector_size: size of the vectors, or 0 for no sum.
-        bidirectional: whether there is a backward product.
-        pad_id: the neutral token.
-        initializer_range: standard deviation of the initial noise.
-        table_dtype: the type of the stored tables. Only float32 can be trained.
-        used_rows: rows of tables of smaller types. Default: one for each token.
-        pooling: whether the features contain the maxima of the vectors in addition to their sum.
-        window_size: tokens per window. The windows of longer sequences are joined. Default: no windows.
-        num_bigrams: number of pairs of neighbouring tokens with a vector.
-        bigram_size: the width of these vectors.
-        lstm: the sizes of LSTMs.
-        bert: the sizes of a BERT.
-        pooler: the pooler of a BERT's states, or None for BERT's own.
-        separator_id: the token after which a BERT's second sentence begins, or None for single sentences.
-        dropout: the dropout in a BERT's layers.
-    """
-
-    vocabulary_size: int
-    matrix_size: int
-    vector_size: int
-    bidirectional: bool
-    pad_id: int
-    initializer_range: float = 0.01
-    table_dtype: TableDtype = "float32"
-    used_rows: int | None = None
-    pooling: PoolingKind = "sum"
-    window_size: int | None = None
-    num_bigrams: int = 0
-    bigram_size: int = 0
-    lstm: LstmShape | None = None
-    bert: BertShape | None = None
-    pooler: PoolerKind | None = None
-    separator_id: int | None = None
-    dropout: float = 0.0
 
 
 class Encoder(nn.Module):
     """Maps sequences of tokens to features, which do not depend on padding and on other rows of the batch.
 
-    Not every encoder implements everything. Callers first check its `EncoderKind` and its `export_problems` for
+    Not every encoder implements everything. Callers first check its specification and its `export_problems` for
     supported pairs, token features and graphs.
 
     Attributes:

@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
-from student.encoders.encoder import Encoder, EncoderShape, LstmShape, remaining_starts
+from student.encoders.encoder import Encoder, remaining_starts
 from student.encoders.products import SparseGrads, embedding_rows
+from student.encoders.specs import Lstm
+from student.model.architecture import EncoderConfig
 
 # ONNX orders the gates input, output, forget, cell. Torch orders them input, forget, cell, output.
 ONNX_GATES = (0, 3, 1, 2)
@@ -134,14 +136,14 @@ class Vectors(nn.Module):
     The padding's vectors are 0 and do not change.
     """
 
-    def __init__(self, shape: EncoderShape, channels: int) -> None:
+    def __init__(self, config: EncoderConfig, channels: int = 1) -> None:
         super().__init__()
-        self.pad_id, self.size = shape.pad_id, channels * shape.vector_size
-        self.trained = nn.Embedding(shape.vocabulary_size, shape.vector_size, padding_idx=shape.pad_id)
+        self.pad_id, self.size = config.pad_id, channels * config.vector_size
+        self.trained = nn.Embedding(config.num_tokens, config.vector_size, padding_idx=config.pad_id)
         self.frozen = nn.Embedding(*self.trained.weight.shape) if channels == 2 else None
         nn.init.uniform_(self.trained.weight, -UNKNOWN, UNKNOWN)
         with torch.no_grad():
-            self.trained.weight[shape.pad_id] = 0
+            self.trained.weight[config.pad_id] = 0
             if self.frozen is not None:
                 # Kim's multichannel starts both tables alike. One keeps the start while the other adapts to the task.
                 self.frozen.weight.requires_grad_(False).copy_(self.trained.weight)
@@ -190,11 +192,11 @@ class VectorEncoder(Encoder):
 class LstmEncoder(VectorEncoder):
     """The last states of both directions of one layer over the tokens' vectors."""
 
-    def __init__(self, shape: EncoderShape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        lstm = lstm_shape(shape)
-        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, lstm.channels)
-        self.lstm = BiLstm(self.vectors.size, lstm.hidden_size)
+        assert isinstance(config.encoder, Lstm), type(config.encoder)
+        self.pad_id, self.vectors = config.pad_id, Vectors(config, config.encoder.channels)
+        self.lstm = BiLstm(self.vectors.size, config.encoder.lstm_size)
         self.size = self.token_size = self.lstm.size
 
     def reduce(
@@ -230,9 +232,3 @@ class LstmEncoder(VectorEncoder):
     def exported_scan(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
         """See `Encoder`."""
         return self.lstm.exported(self.vectors(ids_BL), (ids_BL != self.pad_id).sum(dim=1))[0]
-
-
-def lstm_shape(shape: EncoderShape) -> LstmShape:
-    """Returns the sizes of LSTMs, for an encoder that has them."""
-    assert shape.lstm is not None, "ensured by StudentConfig"
-    return shape.lstm

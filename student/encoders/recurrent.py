@@ -16,12 +16,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from student.encoders.encoder import Encoder, EncoderShape, padded
+from student.encoders.encoder import Encoder, padded
 from student.encoders.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
 from student.encoders.products import SparseGrads, reduce
+from student.encoders.specs import Recurrent
 from student.kernels import native_sequences
 from student.kernels.native import can_do
 from student.kernels.reference import largest
+from student.model.architecture import EncoderConfig
 
 
 class RecurrentEncoder(VectorEncoder):
@@ -31,15 +33,16 @@ class RecurrentEncoder(VectorEncoder):
     counts_less = True
     start_deviation = Encoder.start_deviation
 
-    def __init__(self, shape: EncoderShape) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, channels=1)
-        self.norm = nn.LayerNorm(shape.vector_size)
-        self.state_size = state_size_of(shape.vector_size)
-        self.gate, self.value = (nn.Linear(shape.vector_size, 2 * self.state_size) for _ in range(2))
+        assert isinstance(config.encoder, Recurrent), type(config.encoder)
+        width, self.state_size = config.encoder.vector_size, config.encoder.state_size
+        self.pad_id, self.vectors = config.pad_id, Vectors(config)
+        self.norm = nn.LayerNorm(width)
+        self.gate, self.value = (nn.Linear(width, 2 * self.state_size) for _ in range(2))
         # Training starts with long memories: tanh(1) is 0.76.
         nn.init.ones_(self.gate.bias)
-        self.size, self.token_size = 2 * shape.vector_size + 6 * self.state_size, 0
+        self.size, self.token_size = 2 * width + 6 * self.state_size, 0
 
     def reduce(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
@@ -87,11 +90,6 @@ class RecurrentEncoder(VectorEncoder):
         gates_BLD, values_BLD = self.steps(vectors_BLE)
         pooled_BF = _pooled_padded(gates_BLD, values_BLD, is_token_BL, longest + 1)
         return torch.cat([vectors_BLE.sum(dim=1), largest(vectors_BLE, is_token_BL), pooled_BF], dim=1)
-
-
-def state_size_of(vector_size: int) -> int:
-    """Returns H, a third of E."""
-    return (vector_size + 2) // 3
 
 
 def _pooled_padded(

@@ -375,7 +375,7 @@ def group_sizes(student: TaskStudent, num_features: int) -> list[int]:
         config.matrix_size**2 for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None
     ]
     sizes: list[int] = [config.vector_size, config.vector_size * encoder.with_max, *matrices]
-    sizes = [size for size in (*sizes, config.bigram_size if encoder.bigrams is not None else 0) if size]
+    sizes = [size for size in (*sizes, 0 if encoder.bigrams is None else encoder.bigrams.size) if size]
     # A word's token has a vector and a matrix for each direction, and then the rows of itself and its neighbours.
     ways = max(1, len(matrices)) if isinstance(student, TokenLabelStudent) else 0
     of_token: list[int] = [size for size in (config.vector_size, *matrices[:1]) if size] * ways
@@ -413,13 +413,13 @@ def _settings(
         "max_tokens": length,
         "room_single": max(0, length - tokenizer.num_special_tokens_to_add(False)),
         "room_pair": max(0, length - tokenizer.num_special_tokens_to_add(True)),
-        "window": config.window_size or 0,
+        "window": (encoder.window_size or 0) if is_matrix else 0,
         **dict(zip(("before", "between", "after"), specials, strict=True)),
         "vector_size": config.vector_size,
         "side": config.matrix_size,
         "maxima": isinstance(encoder, RecurrentEncoder) or (is_matrix and encoder.with_max),
         "bidirectional": is_matrix and encoder.backward_matrices is not None,
-        "bigram_size": config.bigram_size if is_matrix and encoder.bigrams is not None else 0,
+        "bigram_size": encoder.bigrams.size if is_matrix and encoder.bigrams is not None else 0,
         "compared": encoder.compare.out_features if isinstance(encoder, AlignedEncoder) else 0,
         "tokenizer": tokenizer_settings(tokenizer),
     } | ({"state_size": encoder.state_size} if isinstance(encoder, RecurrentEncoder) else {})

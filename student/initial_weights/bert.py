@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
@@ -30,9 +30,8 @@ from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import check_tensors, tensors_sha256
 from pipeline.untrusted import parse_json
 from student.encoders.bert import BertEncoder
-from student.encoders.bert_shape import NUM_LAYERS, BertShape, Inherited
 from student.encoders.encoder import Encoder
-from student.model.flags import Bert, EncoderSettings
+from student.encoders.specs import Bert, EncoderSpec
 from student.settings import Start
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -44,7 +43,7 @@ LAYER = "encoder.layer."
 Weights = Mapping[str, Callable[[], torch.Tensor]]
 
 
-class BertFile(BertShape):
+class BertFile(BaseModel):
     """Reads the sizes in a BERT's ``config.json``. Other types of models are refused."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -55,6 +54,12 @@ class BertFile(BertShape):
     position_embedding_type: Literal["absolute"] = "absolute"
     hidden_size: int
     vocab_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class BertStart:
     folder: Path
     files: tuple[Path, ...]
     layers: tuple[int, ...]
-    inherited: Inherited
+    inherited: Bert
 
     @property
     def sha256(self) -> str:
@@ -85,7 +90,7 @@ class BertStart:
         return f"layers {', '.join(map(str, self.layers))} of {self.folder}"
 
 
-def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) -> BertStart | None:
+def bert_start(encoder: EncoderSpec, start: Start, logit_set: ExampleSet) -> BertStart | None:
     """Returns the BERT that a student starts from, or None if the student is not a bert or starts from noise.
 
     With several sets, the teacher of the first set counts.
@@ -112,14 +117,15 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
         init.check_files(folder)
         files: tuple[Path, ...] = (folder / INIT_FILE,)
         sizes = parse_model(BertFile, {"model_type": "bert"} | init.shape.model_dump(), str(folder))
-        layers = _layers(encoder, init.layers, folder)
+        layers = _layers(encoder, start, init.layers, folder)
     else:
         sizes, files = _read_sizes(folder), weight_files(folder)
-        layers = _layers(encoder, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
+        layers = _layers(encoder, start, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
         # Only the teacher's own folder must match the record. A BERT that the user names only needs the same tokens.
         (_check_weights if start.folder is None else _check_vocabulary)(folder, first)
-    shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
-    return BertStart(folder, files, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
+    own = sizes.model_dump(include=set(Bert.model_fields)) | {"vector_size": sizes.hidden_size}
+    inherited = parse_model(Bert, own | {"num_hidden_layers": len(layers)}, str(folder))
+    return BertStart(folder, files, layers, inherited)
 
 
 def copy_layers(start: BertStart, encoder: Encoder) -> None:
@@ -187,17 +193,18 @@ def _read_sizes(folder: Path) -> BertFile:
     return parse_model(BertFile, values, str(path))
 
 
-def _layers(encoder: Bert, there: tuple[int, ...], folder: Path) -> tuple[int, ...]:
+def _layers(encoder: Bert, start: Start, there: tuple[int, ...], folder: Path) -> tuple[int, ...]:
     """Returns the numbers of the layers that the student starts from."""
-    if encoder.init_layers is None:
-        wanted = encoder.num_hidden_layers or min(NUM_LAYERS, len(there))
+    if start.init_layers is None:
+        is_given, wanted = "num_hidden_layers" in encoder.model_fields_set, encoder.num_hidden_layers
+        wanted = wanted if is_given else min(wanted, len(there))
         if wanted > len(there):
             raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has only {len(there)} layers. {ADVICE}")
         return tuple(there[place - 1] for place in spread_evenly(wanted, len(there)))
-    layers = tuple(map(int, encoder.init_layers.split(",")))
+    layers = tuple(map(int, start.init_layers.split(",")))
     if not set(layers) <= set(there):
         named = ", ".join(map(str, there))
-        raise ConfigError(f"--init-layers {encoder.init_layers}: {folder} has {len(there)} layers: {named}")
+        raise ConfigError(f"--init-layers {start.init_layers}: {folder} has {len(there)} layers: {named}")
     return layers
 
 

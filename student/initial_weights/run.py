@@ -10,15 +10,17 @@ from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.files import sha256
 from student.encoders.encoder import Encoder
-from student.encoders.kinds import ENCODERS
 from student.encoders.matrices import MatrixEncoder
+from student.encoders.specs import Bert
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.config_file import read_encoder_config, why_none
 from student.model.weights import ENCODER, Tensors, read_weights
 
 # Weights fit only an encoder of the same shape that reads the same token ids.
-SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
-SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "bigram_size", "head", "hidden_size")
+SAME = ("tokenizer_sha256", "table_dtype")
+# These fields of an encoder change none of its tables. Bigrams that both students have are copied.
+MAY_DIFFER = {"pooling", "window_size", "num_bigrams", "initializer_range"}
+SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "head", "hidden_size")
 HEAD, BIGRAMS = "head.", "bigrams."
 
 
@@ -29,19 +31,21 @@ def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
         ConfigError: if the folder contains no weights, or naming every difference of its embeddings.
         IntegrityError: if the folder holds no student.
     """
-    if run is None or config.bert is not None:
+    if run is None or isinstance(config.encoder, Bert):
         return None
     if not (run / WEIGHTS_FILE).is_file():
         raise ConfigError(f"--init {why_none(run / WEIGHTS_FILE)}")
     source = read_encoder_config(run / CONFIG_FILE)
     # All differences are listed at once, so that one correction of the flags is enough.
+    there, here = (
+        {name: getattr(one, name) for name in SAME} | one.encoder.model_dump(exclude=MAY_DIFFER)
+        for one in (source, config)
+    )
     problems = [
-        f"{name} is {getattr(source, name)!r} there and {getattr(config, name)!r} here"
-        for name in SAME
-        if getattr(source, name) != getattr(config, name)
+        f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
+        for name in there | here
+        if there.get(name) != here.get(name)
     ]
-    if ENCODERS[source.embedding].make is not ENCODERS[config.embedding].make:
-        problems.append(f"it has --embedding {source.embedding} there and {config.embedding} here")
     raise_all(ConfigError, f"--init {run}: its embeddings do not fit", problems)
     return sha256(run / WEIGHTS_FILE)
 
@@ -72,7 +76,12 @@ def copy_embeddings(run: Path, encoder: Encoder) -> None:
 def has_head_for(run: Path, config: TaskConfig) -> bool:
     """Whether the student in ``run`` has a head of the same task and shape."""
     source = read_encoder_config(run / CONFIG_FILE)
-    return type(source) is type(config) and all(getattr(source, n, None) == getattr(config, n, None) for n in SAME_HEAD)
+    there, here = (
+        [type(one), *(getattr(one, name, None) for name in SAME_HEAD)]
+        + [getattr(one.encoder, name, None) for name in ("pooling", "bigram_size")]
+        for one in (source, config)
+    )
+    return there == here
 
 
 def copy_weights(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], Tensors] = dict) -> None:

@@ -33,11 +33,9 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
 from pipeline.training.checkpoint import check_tensors, write_tensors
-from student.encoders.aligned import AlignedEncoder
 from student.encoders.encoder import Encoder
-from student.encoders.kinds import ENCODERS, EncoderKind
+from student.encoders.specs import Aligned, Bert, EncoderSpec
 from student.model.disk_rounding import rounded, widened
-from student.model.flags import EmbeddingKind
 from student.settings import Start
 
 # This is a in a / (a + p) of Arora et al. (2017), who recommend values from 1e-4 to 1e-3.
@@ -66,14 +64,14 @@ class PretrainedVectors:
 StartVectors = VocabularyVectors | PretrainedVectors
 
 
-def starts_from_teacher(embedding: EmbeddingKind, init: str | None, root: Path, record: SetRecord) -> bool:
+def starts_from_teacher(spec: EncoderSpec, init: str | None, root: Path, record: SetRecord) -> bool:
     """Whether a student's vectors start from the token vectors of the set in ``root``.
 
     Raises:
         ConfigError: if the flags require it, but there are no token vectors.
     """
     # A BERT starts from layers, which include their own word embeddings.
-    if ENCODERS[embedding].is_bert:
+    if isinstance(spec, Bert):
         return False
     has_vectors = record.signals.token_vectors is not None
     if init == "teacher" and not has_vectors:
@@ -82,7 +80,7 @@ def starts_from_teacher(embedding: EmbeddingKind, init: str | None, root: Path, 
             advice = "Its answers were imported, so use --init noise"
         raise ConfigError(f"--init teacher: {root} has no token vectors. {advice}")
     # Token vectors are the default where they exist, because they cost nothing at training time.
-    return has_vectors and init != "noise" and "vector_size" in ENCODERS[embedding].sizes
+    return has_vectors and init != "noise" and spec.has_vectors
 
 
 @torch.no_grad()
@@ -246,7 +244,7 @@ def vocabulary_sha256(tokenizer_json: str) -> str:
     return hashlib.sha256("\n".join(f"{token_id} {token}" for token, token_id in ids).encode()).hexdigest()
 
 
-def given_vectors(embedding: EmbeddingKind, start: Start, first: LogitSet) -> Literal["pretrained", "teacher"] | None:
+def given_vectors(spec: EncoderSpec, start: Start, first: LogitSet) -> Literal["pretrained", "teacher"] | None:
     """Returns which vectors the tokens of a student of a set start from.
 
     Returns:
@@ -257,7 +255,7 @@ def given_vectors(embedding: EmbeddingKind, start: Start, first: LogitSet) -> Li
     """
     if start.path is not None:
         return None
-    by_default = start.init is None and _prefers_pretrained(ENCODERS[embedding], first.record)
+    by_default = start.init is None and _prefers_pretrained(spec, first.record)
     if (by_default or start.init == "pretrained") and has_pretrained(first):
         return "pretrained"
     if start.init == "pretrained":
@@ -265,7 +263,7 @@ def given_vectors(embedding: EmbeddingKind, start: Start, first: LogitSet) -> Li
             f"--init pretrained: the vectors are for the vocabulary of BERT (uncased), but {first.root} has another. "
             "Leave the flag out, or use --init noise"
         )
-    return "teacher" if starts_from_teacher(embedding, start.init, first.root, first.record) else None
+    return "teacher" if starts_from_teacher(spec, start.init, first.root, first.record) else None
 
 
 def has_pretrained(first: LogitSet) -> bool:
@@ -273,11 +271,11 @@ def has_pretrained(first: LogitSet) -> bool:
     return vocabulary_sha256(first.tokenizer_json()) == pretrained_vocabulary()
 
 
-def _prefers_pretrained(kind: EncoderKind, record: SetRecord) -> bool:
+def _prefers_pretrained(spec: EncoderSpec, record: SetRecord) -> bool:
     """Whether an encoder starts from pretrained vectors if the vocabulary is theirs."""
-    is_aligned = kind.make is AlignedEncoder
+    is_aligned = isinstance(spec, Aligned)
     # LSTMs keep their start, because pretrained vectors are short for frequent tokens, as sums need it.
-    if "vector_size" not in kind.sizes or not (kind.sums_vectors or is_aligned):
+    if not spec.has_vectors or not (spec.sums_vectors or is_aligned):
         return False
     # The vectors were trained in sums of sentences. Where single tokens count, a set's own are better (aligned pairs,
     # docs/experiments/sentence-vectors.md) or not worse for all that is known (labelled words). Both beat noise.

@@ -109,7 +109,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         settings.check_kind(sentence_set.record.kind)
         vectors, record = sentence_set.vectors, sentence_set.record
         student_config = build_sentence_config(settings, record, vectors.codec.width)
-        is_from_teacher = starts_from_teacher(settings.encoder.embedding, settings.init, root, record)
+        is_from_teacher = starts_from_teacher(settings.encoder, settings.init, root, record)
         start = read_token_vectors(root, record) if is_from_teacher else None
         sizes = (settings.per_device_train_batch_size, settings.seed, state.num_processes, state.process_index)
         super().__init__(settings, sentence_set, student_config, vector_batches(sentence_set, *sizes), state, start)

@@ -1,6 +1,5 @@
 """The architecture of a student and the meaning of its logits: ``config.json``."""
 
-from dataclasses import replace
 from math import isqrt
 from typing import Any, ClassVar, Literal, Self
 
@@ -13,19 +12,13 @@ from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
 from pipeline.tasks.temperature import Calibration
 from pipeline.tasks.text_drift import InputProfile
-from student.encoders.bert_shape import BertShape
-from student.encoders.encoder import EncoderShape, LstmShape
-from student.encoders.kinds import ENCODERS
+from student.encoders.specs import BIGRAM_SIZE, MAX_SIZE, AnyEncoder, Bert, EmbeddingKind, EncoderSpec, Sums
 from student.model.disk_rounding import MOST_WIDENED
-from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, PAIRINGS, HeadShape
 from student.pretrain_settings import VectorMap
 from student.settings import HeadKind, PairingKind, TableDtype, Weights
 
-# Sizes beyond this limit come from damaged or hostile files: real vocabularies have at most a million tokens.
-FORMAT_VERSION, MAX_SIZE = 1, 2**22
-# Attention between sentences stores L² numbers a pair, and 256 pairs of 1,024 tokens take some gigabytes.
-MOST_COMPARED = 1024
+FORMAT_VERSION = 1
 # transformers ignores unknown keys of a ``config.json``, so the student's own settings are stored under one.
 BERT_KEY = "distill"
 # The fields of a StudentConfig that follow from the task and its set, and not from flags.
@@ -38,17 +31,7 @@ class EncoderConfig(BaseModel):
     """The architecture of an encoder.
 
     Attributes:
-        embedding: the key in `ENCODERS`.
-        matrix_size: side of the matrices, or 0 for none (CBOW).
-        vector_size: size of the vectors, or 0 for none (CMOW).
-        pooling: whether the features contain the vectors' maxima in addition to their sum.
-        window_size: tokens per window. The features of longer texts are joined from windows. None: no windows.
-        num_bigrams: the number of pairs of neighbouring tokens with a vector.
-        bigram_size: the width of these vectors.
-        lstm: the sizes of LSTMs, or None for other encoders.
-        bert: the sizes of a BERT's layers, which are ``vector_size`` wide, or None for others.
-        pooler: the pooler of a BERT's states. None: BERT's own, the tanh of a linear layer on the last state.
-        initializer_range: standard deviation of the initial noise of sums and products.
+        encoder: its specification.
         table_dtype: the type of the stored embedding tables.
         used_rows: the number of tokens with a row that is not neutral, including the padding: they were trained, or
             did not start from noise. Tables of types other than float32 have no row for the other tokens.
@@ -68,94 +51,42 @@ class EncoderConfig(BaseModel):
     pad_id: int = Field(ge=0, le=MAX_SIZE)
     tokenizer_sha256: str
     max_seq_length: int = Field(ge=1, le=MAX_SIZE)
-    embedding: EmbeddingKind
-    matrix_size: int = Field(ge=0, le=64)
-    vector_size: int = Field(ge=0, le=MAX_SIZE)
-    bidirectional: bool
-    pooling: PoolingKind = "sum"
-    window_size: int | None = Field(None, ge=1)
-    num_bigrams: int = Field(0, ge=0, le=MAX_SIZE)
-    bigram_size: int = Field(0, ge=0, le=MAX_SIZE)
-    lstm: LstmShape | None = None
-    bert: BertShape | None = None
-    pooler: PoolerKind | None = None
-    initializer_range: float = Field(0.01, ge=0)
+    encoder: AnyEncoder = Field(discriminator="embedding")
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
     weights: Weights = "float32"
 
     @model_validator(mode="after")
-    def _has_its_sizes(self) -> Self:
-        kind = ENCODERS[self.embedding]
-        parts = {"matrix_size": "matrix_size", "vector_size": "vector_size", "lstm": "lstm_size"}
-        for name, size in parts.items():
-            if bool(getattr(self, name)) != (size in kind.sizes):
-                raise ValueError(f"{name} is {getattr(self, name)}, which does not fit embedding {self.embedding!r}")
+    def _can_be_built(self) -> Self:
         # Checks are repeated here although flags were checked, because a config may come from elsewhere.
-        if self.pooling != "sum" and not (self.vector_size and kind.has_sums):
-            raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
-        if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
-            raise ValueError(f"embedding {self.embedding!r} does not support windows and smaller tables")
-        if self.weights == "rounded" and (not kind.can_be_rounded or self.table_dtype != "float32"):
-            raise ValueError(f"weights are rounded, with {self.table_dtype} tables of embedding {self.embedding!r}")
-        if bool(self.num_bigrams) != bool(self.bigram_size) or (self.num_bigrams and not kind.has_sums):
-            raise ValueError(f"{self.num_bigrams} pairs of {self.bigram_size} for embedding {self.embedding!r}")
-        if self.lstm and self.lstm.channels == 2 and "channels" not in kind.sizes:
-            # Without this check a damaged config would fail later, with a message about missing weights.
-            raise ValueError(f"embedding {self.embedding!r} has one channel")
+        problems, is_float = self.encoder.problems(self.max_seq_length), self.table_dtype == "float32"
+        if not is_float and not isinstance(self.encoder, Sums):
+            problems.append(f"embedding {self.embedding!r} does not support smaller tables")
+        if self.weights == "rounded" and not (is_float and self.encoder.can_be_rounded):
+            problems.append(f"weights are rounded, with {self.table_dtype} tables of embedding {self.embedding!r}")
         # Files from elsewhere can hold any numbers, and this one decides how much memory is reserved.
         if self.used_rows is not None and self.used_rows > self.num_tokens:
-            raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _is_a_bert_or_none(self) -> Self:
-        if (self.bert is not None) != ENCODERS[self.embedding].is_bert:
-            raise ValueError(f"bert: is required for embedding 'bert', and forbidden for {self.embedding!r}")
-        if self.bert is None and self.pooler is not None:
-            raise ValueError(f"pooler: applies to a bert, not to embedding {self.embedding!r}")
-        if self.bert is None:
-            return self
-        problems = []
-        # Every head has the same width, as in BERT.
-        if self.vector_size % self.bert.num_attention_heads:
-            problems.append(f"{self.bert.num_attention_heads} heads do not share a width of {self.vector_size} evenly")
-        if self.max_seq_length > self.bert.max_position_embeddings:
-            places = self.bert.max_position_embeddings
-            problems.append(f"max_seq_length is {self.max_seq_length}, but there are positions for {places} tokens")
-        if self.used_rows is not None:
+            problems.append(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
+        if self.used_rows is not None and isinstance(self.encoder, Bert):
             problems.append("a bert has no neutral rows, so used_rows is not counted")
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
-    @model_validator(mode="after")
-    def _compares_no_more_than_memory_holds(self) -> Self:
-        if ENCODERS[self.embedding].reads_pairs and self.max_seq_length > MOST_COMPARED:
-            what = f"compares every token with every other one, and supports at most {MOST_COMPARED:,} tokens"
-            raise ValueError(f"max_seq_length is {self.max_seq_length:,}, but embedding {self.embedding!r} {what}")
-        return self
-
     @property
     def least_bytes(self) -> int:
         """The minimum size of the weights: the tables, and the layers after the representation."""
-        is_float = self.table_dtype == "float32"
+        of_token, layers = self.encoder.num_of_token, self.encoder.num_of_layers
         if self.weights == "rounded":
-            # Neutral rows take no bytes, so the bytes only limit how many there may be.
-            of_token = self.matrix_size**2 + self.vector_size
-            # Huffman's code needs a bit for each number of a layer at least.
-            layers = ENCODERS[self.embedding].layer_numbers(self.vector_size) // 8
-            return 4 * of_token * self.num_tokens // MOST_WIDENED + of_token * self._readers + layers
+            # Neutral rows take no bytes, so the bytes only limit how many there may be. Huffman's code needs a bit for
+            # each number of a layer at least.
+            return 4 * of_token * self.num_tokens // MOST_WIDENED + of_token * self._readers + layers // 8
         # The estimate counts the smallest encoding, because it must never exceed the true size.
-        of_tables = 4 * self.num_tokens if is_float else self.used_rows or self.num_tokens
-        of_token = self.matrix_size**2 + self.vector_size
-        if self.lstm is None:
-            layers = ENCODERS[self.embedding].layer_numbers(self.vector_size)
-            layers += self.bert.num_weights(self.vector_size) if self.bert else 0
-            of_bigrams = self.bigram_size * (self.num_bigrams * (4 if is_float else 1) + 4 * self._readers)
-            return 4 * layers + of_token * (of_tables + 4 * self._readers) + of_bigrams
-        states = 2 * self.lstm.hidden_size
-        return of_token * of_tables + 4 * states * (self._readers + 4 * self.lstm.hidden_size)
+        is_float = self.table_dtype == "float32"
+        of_tables = of_token * (4 * self.num_tokens if is_float else self.used_rows or self.num_tokens)
+        pairs = (self.encoder.num_bigrams or 0) * BIGRAM_SIZE if isinstance(self.encoder, Sums) else 0
+        of_layers = 4 * (layers + self.encoder.least_features * self._readers)
+        return of_tables + pairs * (4 if is_float else 1) + of_layers
 
     @property
     def _readers(self) -> int:
@@ -168,25 +99,33 @@ class EncoderConfig(BaseModel):
         return max(self.vocabulary_size, self.pad_id + 1)
 
     @property
-    def encoder_shape(self) -> EncoderShape:
-        """The shape of its encoder. A padding id past the vocabulary gets its own row."""
-        return EncoderShape(
-            vocabulary_size=self.num_tokens,
-            matrix_size=self.matrix_size,
-            vector_size=self.vector_size,
-            bidirectional=self.bidirectional,
-            pad_id=self.pad_id,
-            initializer_range=self.initializer_range,
-            table_dtype=self.table_dtype,
-            used_rows=self.used_rows,
-            pooling=self.pooling,
-            window_size=self.window_size,
-            num_bigrams=self.num_bigrams,
-            bigram_size=self.bigram_size,
-            lstm=self.lstm,
-            bert=self.bert,
-            pooler=self.pooler,
-        )
+    def embedding(self) -> EmbeddingKind:
+        """The name of the encoder."""
+        return self.encoder.embedding
+
+    @property
+    def matrix_size(self) -> int:
+        """The side of the matrices, or 0 without matrices."""
+        return getattr(self.encoder, "matrix_size", 0)
+
+    @property
+    def vector_size(self) -> int:
+        """The width of the vectors, or 0 without vectors."""
+        return getattr(self.encoder, "vector_size", 0)
+
+
+def token_reader_problems(encoder: EncoderSpec, reader: str) -> list[str]:
+    """Returns the reasons why an encoder cannot serve a reader of every token's features."""
+    problems = []
+    if not encoder.has_token_features:
+        problems.append(f"--embedding {encoder.embedding}: has no features per token, which {reader} needs")
+    if getattr(encoder, "pooling", None) == "sum+max":
+        problems.append(f"--pooling sum+max: {reader} reads the features of each token, which have no maxima")
+    if getattr(encoder, "num_bigrams", None):
+        problems.append(f"--num-bigrams: {reader} reads single tokens and does not support bigrams")
+    if getattr(encoder, "window_size", None):
+        problems.append(f"--window-size: {reader} reads single tokens and does not support windows")
+    return problems
 
 
 class StudentConfig(EncoderConfig):
@@ -224,33 +163,30 @@ class StudentConfig(EncoderConfig):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         # All problems are collected, so that one message lists everything that must change.
-        problems = HEADS[self.head].problems(self.head_shape)
-        if HEADS[self.head].reads_tokens and self.pooling != "sum":
-            problems.append(
-                f"the {self.head} head reads the features of each token, which do not support pooling {self.pooling!r}"
-            )
-        if HEADS[self.head].reads_tokens and self.window_size is not None:
-            problems.append(f"the {self.head} head reads single tokens and does not support windows")
-        if (HEADS[self.head].reads_tokens or HEADS[self.head].reads_squares) and self.num_bigrams:
-            problems.append(f"the {self.head} head does not support bigrams")
-        if self.is_pair and self.pairing == "attention" and not ENCODERS[self.embedding].reads_pairs:
+        head, name = HEADS[self.head], f"the {self.head} head"
+        problems = head.problems(self.head_shape)
+        if head.reads_tokens:
+            problems += token_reader_problems(self.encoder, name)
+        if head.reads_squares and getattr(self.encoder, "num_bigrams", None):
+            problems.append(f"--num-bigrams: {name} needs squares, but sums of pairs are not square")
+        if self.is_pair and self.pairing == "attention" and not self.encoder.reads_pairs:
             problems.append(
                 f"embedding {self.embedding!r} reads each sentence separately and does not support attention "
                 "between them"
             )
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
-        problems += self._bert_problems() if self.bert is not None else []
+        problems += self._bert_problems(self.encoder) if isinstance(self.encoder, Bert) else []
         problems += self.calibration.problems(self.target) if self.calibration is not None else []
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
-    def _bert_problems(self) -> list[str]:
+    def _bert_problems(self, encoder: Bert) -> list[str]:
         problems = []
         if self.special_ids is None:
             problems.append("a bert needs special_ids")
-        if (self.head != "dense" and self.pooler is None) or (self.is_pair and not self.is_joint):
+        if (self.head != "dense" and encoder.pooler is None) or (self.is_pair and not self.is_joint):
             problems.append("a bert with BERT's pooler needs the head 'dense', and reads pairs as one sequence")
         if HEADS[self.head].reads_tokens:
             problems.append("a bert does not support heads that read tokens")
@@ -264,19 +200,16 @@ class StudentConfig(EncoderConfig):
         return self.hidden_size or 0
 
     @property
-    def encoder_shape(self) -> EncoderShape:
-        """The shape of its encoder. Nothing follows a single sentence's separator."""
-        if self.bert is None or self.special_ids is None:
-            return super().encoder_shape
-        _, between, after = self.special_ids
+    def separator_id(self) -> int | None:
+        """The token after which a bert's second sentence begins. Nothing follows that of a single sentence."""
+        _, between, after = self.special_ids or ((), (), ())
         # For single sentences the separator is the last token, so nothing behind it gets the second type.
-        separator = next(iter(between or after), None)
-        return replace(super().encoder_shape, separator_id=separator, dropout=self.hidden_dropout)
+        return next(iter(between or after), None)
 
     @property
     def is_hugging_face(self) -> bool:
         """Whether `transformers` can load its folder."""
-        return self.bert is not None and self.pooler is None
+        return isinstance(self.encoder, Bert) and self.encoder.pooler is None
 
     @property
     def is_joint(self) -> bool:
@@ -374,14 +307,13 @@ class TokenLabelConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _reads_tokens(self) -> Self:
-        head, kind = HEADS[self.head], ENCODERS[self.embedding]
+        head = HEADS[self.head]
         problems = head.problems(self.head_shape)
         if head.reads_tokens or head.reads_squares:
             problems.append(f"the {self.head} head reads whole sentences")
-        if not kind.has_token_features or kind.is_bert:
-            problems.append(f"embedding {self.embedding!r} has no output per word")
-        if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
-            problems.append("labelled words do not support windows, maxima and bigrams")
+        problems += token_reader_problems(self.encoder, "a student of words")
+        if isinstance(self.encoder, Bert):
+            problems.append("embedding 'bert' has no output per word")
         if OUTSIDE not in self.target.names or not self.target.has_classes:
             problems.append("its labels are not labels of words")
         problems += self.calibration.problems(self.target) if self.calibration is not None else []
@@ -418,7 +350,7 @@ def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -
     """
     # A text that contains "[PAD]" must not gain a neutral token, since padding is also recognised by its id.
     sentences = [_without(config.pad_id, ids) for ids in (ids1, ids2) if ids is not None]
-    is_one = config.is_joint if ids2 is not None else config.bert is not None
+    is_one = config.is_joint if ids2 is not None else isinstance(config.encoder, Bert)
     if not is_one or config.special_ids is None:
         return tuple(sentences)
     before, between, after = (Ragged.repeated(ids, len(ids1.lengths)) for ids in config.special_ids)

@@ -7,8 +7,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pipeline.console import size
 from pipeline.record_file import Record
-from student.encoders.kinds import ENCODERS
-from student.encoders.recurrent import state_size_of
+from student.encoders.specs import Sums
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.heads import HEADS, PAIRINGS
 
@@ -37,43 +36,12 @@ def used_summary(config: EncoderConfig) -> str:
 
 def embedding_summary(config: EncoderConfig) -> str:
     """Returns a description of what an encoder computes from the tokens' embeddings."""
-    words, parts = ENCODERS[config.embedding].words, []
-    if config.lstm is not None:
-        tables = ", of which one is frozen" if config.lstm.channels == 2 else ""
-        channels = f"{config.lstm.channels} x {config.vector_size}" if tables else str(config.vector_size)
-        return f"{words}: {config.lstm.hidden_size} wide in each direction, over vectors of {channels}{tables}"
-    if config.embedding == "recurrent":
-        states = f"states of {state_size_of(config.vector_size)} in each direction"
-        parts.append(f"{states}, sums and maxima, over vectors of {config.vector_size}")
-    elif not ENCODERS[config.embedding].has_sums:
-        parts.append(f"vectors of {config.vector_size}")
-    elif config.vector_size:
-        pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"
-        parts.append(f"{pooled} of vectors of {config.vector_size}")
-    if config.bert is not None:
-        heads = f"{config.bert.num_attention_heads} heads"
-        parts = [f"{config.bert.num_hidden_layers} layers of attention, {config.vector_size} wide, {heads}"]
-        parts[0] += ", whose states of [CLS] are averaged" if config.pooler else ""
-    if config.matrix_size:
-        ways = "both ways" if config.bidirectional else "left to right"
-        parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
-    if config.num_bigrams:
-        parts.append(f"sums of vectors of {config.bigram_size} for {config.num_bigrams:,} pairs of neighbouring tokens")
-    windows = f", averaged over windows of {config.window_size} tokens" if config.window_size else ""
-    return f"{words}: {' and '.join(parts)}{windows}"
+    return f"{config.encoder.name}: {config.encoder.summary}"
 
 
 CARD_FILE = "README.md"
 # Key of a run's record: the metadata of `pipeline.sets.card.hub_metadata`.
 HUB = "hub"
-KINDS = {
-    "bert": "A BERT with few layers, a student of **{task}**",
-    "recurrent": "A student of **{task}** with an element-wise recurrence",
-    "lstm": "A student of **{task}** with LSTMs",
-    "aligned": "A student of **{task}** with attention between the token vectors of two sentences",
-    "biattentive": "A student of **{task}** with LSTMs and attention between sentences",
-}
-SUMS = "A student of **{task}** without attention or layers"
 NEEDS = (
     "It needs `distill-offline` and neither transformers nor the teacher.",
     "It needs `distill-offline`, or transformers, which loads it as a `BertForSequenceClassification`.",
@@ -89,7 +57,7 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
         num_bytes: the size of the weights.
         record: the content of ``run.json`` with scores and command, if there is one.
     """
-    family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
+    family = ("cmow", "matrix-embeddings") if isinstance(config.encoder, Sums) else (config.embedding,)
     results = _eval_results(config, record) if record else []
     known = (record or {}).get(HUB, {})
     data = ModelCardData(
@@ -108,7 +76,7 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
         files("student.model").joinpath("card.md").read_text(encoding="utf-8"),
         data,
         config=config,
-        kind=KINDS.get(config.embedding, SUMS).format(task=config.task) + config.card_ending,
+        kind=config.encoder.card.format(task=config.task) + config.card_ending,
         architecture="; ".join(summary(config).values()),
         num_parameters=f"{num_parameters:,}",
         bytes=size(num_bytes),

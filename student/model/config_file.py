@@ -10,6 +10,7 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.parsing import parse_model
 from pipeline.record_file import read_record, read_work_record
+from student.encoders.specs import Bert
 from student.model.architecture import (
     BERT_KEY,
     CONFIGS,
@@ -128,19 +129,25 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 def bert_json(config: StudentConfig) -> str:
     """Returns the text of the ``config.json`` of a student that is a BERT."""
-    assert config.bert is not None, "only called for a bert"
+    encoder = config.encoder
+    assert isinstance(encoder, Bert), "only called for a bert"
     rate, names = config.hidden_dropout, config.target.names
     values: dict[str, Any] = {
         "model_type": "bert",
         "architectures": ["BertForSequenceClassification"],
         "vocab_size": config.num_tokens,
-        "hidden_size": config.vector_size,
-        **config.bert.model_dump(),
+        "hidden_size": encoder.vector_size,
+        "num_hidden_layers": encoder.num_hidden_layers,
+        "num_attention_heads": encoder.num_attention_heads,
+        "intermediate_size": encoder.inner_size,
+        "max_position_embeddings": encoder.max_position_embeddings,
+        "type_vocab_size": encoder.type_vocab_size,
+        "layer_norm_eps": encoder.layer_norm_eps,
         "hidden_act": "gelu",
         "hidden_dropout_prob": rate,
         "attention_probs_dropout_prob": rate,
         "classifier_dropout": rate,
-        "initializer_range": config.initializer_range,
+        "initializer_range": encoder.initializer_range,
         "pad_token_id": config.pad_id,
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

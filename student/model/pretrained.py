@@ -13,12 +13,12 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.file_names import CONFIG_FILE
 from pipeline.sets.record import SetRecord
-from student.encoders.kinds import ENCODERS
+from student.encoders.matrices import MatrixEncoder
 from student.encoders.products import SparseGrads
-from student.model.architecture import MaskedWordConfig, SentenceConfig
-from student.model.build_config import reader_problems
+from student.encoders.specs import AnyEncoder, Cbow
+from student.model.architecture import MaskedWordConfig, SentenceConfig, token_reader_problems
+from student.model.build_config import with_sizes
 from student.model.config_file import read_encoder_config
-from student.model.flags import Cbow, Cmow, Hybrid
 from student.model.weights import check_room, load_weights, save_weights
 from student.pretrain_settings import PretrainSettings
 
@@ -40,7 +40,7 @@ class PretrainedStudent(nn.Module, Generic[C]):
     def __init__(self, config: C) -> None:
         super().__init__()
         self.config: C = config
-        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape)
+        self.encoder = MatrixEncoder(config)
 
     @property
     def device(self) -> torch.device:
@@ -122,13 +122,13 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
         return vectors_NH
 
 
-def build_masked_word_config(encoder: Hybrid | Cmow | Cbow, record: SetRecord) -> MaskedWordConfig:
+def build_masked_word_config(encoder: AnyEncoder, record: SetRecord) -> MaskedWordConfig:
     """Returns the architecture of a student with an encoder, for a set of tokens.
 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", reader_problems(encoder, "pretraining"))
+    raise_all(ConfigError, "wrong flags", token_reader_problems(encoder, "pretraining"))
     return MaskedWordConfig(
         corpus=record.dataset_name,
         num_outputs=record.codec.vocabulary_size,
@@ -143,24 +143,24 @@ def build_sentence_config(settings: PretrainSettings, record: SetRecord, width: 
         ConfigError: naming every flag that does not fit.
     """
     # Pretraining needs features per token, which encoders of whole pairs do not have.
-    raise_all(ConfigError, "wrong flags", reader_problems(settings.encoder, "pretraining"))
-    encoder = encoder_fields(settings.encoder, record)
-    if settings.vector_map == "none" and (encoder["embedding"], encoder["vector_size"]) != ("cbow", width):
+    raise_all(ConfigError, "wrong flags", token_reader_problems(settings.encoder, "pretraining"))
+    encoder = settings.encoder
+    if settings.vector_map == "none" and not (isinstance(encoder, Cbow) and encoder.vector_size == width):
         raise ConfigError(
             f"--vector-map none: needs a representation as wide as the teacher's vectors: --embedding cbow "
             f"--vector-size {width}"
         )
-    return SentenceConfig(subject=record.dataset_name, width=width, vector_map=settings.vector_map, **encoder)
+    return SentenceConfig(
+        subject=record.dataset_name, width=width, vector_map=settings.vector_map, **encoder_fields(encoder, record)
+    )
 
 
-def encoder_fields(encoder: Hybrid | Cmow | Cbow, record: SetRecord) -> dict[str, Any]:
+def encoder_fields(encoder: AnyEncoder, record: SetRecord) -> dict[str, Any]:
     """Returns the fields of a pretrained student's architecture that describe its encoder and its tokens."""
     return {
         "vocabulary_size": record.tokenizer.vocabulary_size,
         "pad_id": record.tokenizer.pad_id,
         "tokenizer_sha256": record.tokenizer.sha256,
         "max_seq_length": record.max_seq_length,
-        "embedding": encoder.embedding,
-        **ENCODERS[encoder.embedding].parameters(encoder, reads_tokens=True),
-        "initializer_range": encoder.initializer_range,
+        "encoder": with_sizes(encoder, None, record.tokenizer.vocabulary_size),
     }

@@ -4,7 +4,7 @@ Shapes: B batch, L tokens of the first sentence, K tokens of the second, N seque
 sequences end to end, S = N + 1 starts, P and F features, C logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -17,9 +17,15 @@ from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE
 from pipeline.files import write_atomically
 from pipeline.sets.record_parts import KindName
 from pipeline.training.run_record import thresholds_file
+from student.encoders.aligned import AlignedEncoder
+from student.encoders.bert import BertEncoder
+from student.encoders.biattentive import BiattentiveEncoder
 from student.encoders.encoder import Encoder, remaining_starts, without_padding
-from student.encoders.kinds import ENCODERS
+from student.encoders.lstm import LstmEncoder
+from student.encoders.matrices import MatrixEncoder
 from student.encoders.products import SparseGrads
+from student.encoders.recurrent import RecurrentEncoder
+from student.encoders.specs import EmbeddingKind, Sums
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import (
@@ -32,6 +38,17 @@ from student.model.config_file import (
 from student.model.heads import HEADS, PAIRINGS, is_as_large, share_hidden_layers
 from student.model.tables import SmallTable
 from student.model.weights import check_room, load_weights, save_weights, stored_bytes
+
+ENCODERS: dict[EmbeddingKind, Callable[[Any], Encoder]] = {
+    "hybrid": MatrixEncoder,
+    "cmow": MatrixEncoder,
+    "cbow": MatrixEncoder,
+    "recurrent": RecurrentEncoder,
+    "lstm": LstmEncoder,
+    "biattentive": BiattentiveEncoder,
+    "aligned": AlignedEncoder,
+    "bert": BertEncoder,
+}
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):
@@ -58,7 +75,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
         self.config = config
         # Companion files are kept as bytes, so that a student that is saved elsewhere stays complete.
         self.companions: dict[str, bytes] = {}
-        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape) if encoder is None else encoder
+        self.encoder = ENCODERS[config.embedding](config) if encoder is None else encoder
         # Some heads have dropout of their own, as published, and a second one would double it.
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
         self.head = HEADS[config.head].make(config.head_shape, self.num_features)
@@ -214,7 +231,7 @@ class TokenLabelStudent(TaskStudent):
     @property
     def reads_alone(self) -> bool:
         """Whether the head also reads each token and its neighbours, besides everything before it."""
-        return ENCODERS[self.config.embedding].has_sums
+        return isinstance(self.config.encoder, Sums)
 
     @property
     def num_features(self) -> int:

@@ -215,7 +215,7 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
     else:
         made, giver = build_student_config(settings, opened[0], facts[0])[0], opened[0].sets[0]
     # The check raises an error for missing vectors now, and not after hours of other trainings.
-    given_vectors(settings.encoder.embedding, settings.start, giver)
+    given_vectors(settings.encoder, settings.start, giver)
     return made
 
 

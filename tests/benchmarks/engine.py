@@ -19,10 +19,10 @@ from pipeline.files import write_text
 from pipeline.tasks.target import Target
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256
+from student.encoders.specs import EmbeddingKind
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
 from student.model.build_config import build_token_label_config
-from student.model.flags import EmbeddingKind
 from student.model.heads import is_as_large, share_hidden_layers
 from student.model.student import Student, TaskStudent, TokenLabelStudent
 from student.predict.torch_backend import logits_of_words

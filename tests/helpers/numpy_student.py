@@ -117,7 +117,7 @@ def answer_of(run: Path, *texts: str) -> tuple[str, dict[str, float]]:
     ids = [[i for word in words for i in pieces_of(word, model["vocab"], unknown)] for words in split]
     while sum(map(len, ids)) > room:  # the longer is cut first
         max(reversed(ids), key=len).pop()
-    u_F, *w = (features(one, weights, config["pooling"] == "sum+max") for one in ids)
+    u_F, *w = (features(one, weights, config["encoder"]["pooling"] == "sum+max") for one in ids)
     for w_F in w:
         u_F = np.concatenate([u_F, w_F, *[u_F * w_F] * (config["pairing"] == "compare"), np.abs(u_F - w_F)])
     logits_C = head(u_F, weights)

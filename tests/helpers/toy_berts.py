@@ -9,10 +9,8 @@ from tests.helpers.toy_students import student_config
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16}
 BERT = {
     "embedding": "bert",
-    "bert": SHAPE,
-    "matrix_size": 0,
+    **SHAPE,
     "vector_size": 8,
-    "bidirectional": False,
     "head": "dense",
     "hidden_size": None,
     "special_ids": ((2,), (3,), (3,)),

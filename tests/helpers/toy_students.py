@@ -1,7 +1,7 @@
 """Students of a toy vocabulary, made in memory."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -9,12 +9,15 @@ import torch
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
 from student.data import Examples
-from student.encoders.bigrams import BigramSums
 from student.encoders.encoder import Encoder
-from student.encoders.matrices import matrix_encoder
+from student.encoders.matrices import BigramSums, matrix_encoder
+from student.encoders.specs import AnyEncoder
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.student import Student, TokenLabelStudent
 from student.row_adam import RowAdam
+
+SPECS = {spec.model_fields["embedding"].default: spec for spec in get_args(AnyEncoder)}
+ENCODER_FIELDS = {name for spec in SPECS.values() for name in spec.model_fields}
 
 
 def student_config(**changes: object) -> StudentConfig:
@@ -27,19 +30,24 @@ def student_config(**changes: object) -> StudentConfig:
         "pad_id": 0,
         "tokenizer_sha256": "0" * 64,
         "max_seq_length": 16,
-        "matrix_size": 3,
-        "vector_size": 4,
-        "bidirectional": True,
         "hidden_size": 6,
         "hidden_dropout": 0.5,
     }
-    values |= changes
-    return StudentConfig.model_validate({"embedding": embedding_of(values)} | values)
+    of_encoder = {name: changes.pop(name) for name in ENCODER_FIELDS & changes.keys()}
+    return StudentConfig.model_validate(values | {"encoder": encoder_of(**of_encoder)} | changes)
 
 
-def embedding_of(sizes: dict[str, Any]) -> str:
-    """The encoder that has these sizes, and no others."""
-    return "cbow" if not sizes["matrix_size"] else "hybrid" if sizes["vector_size"] else "cmow"
+def encoder_of(**changes: Any) -> dict[str, Any]:
+    """The specification with these sizes. A size of 0 chooses an encoder without it."""
+    usual = {"matrix_size": 3, "vector_size": 4, "bidirectional": True, "num_bigrams": 0}
+    sizes = usual | changes
+    by_sizes = "cbow" if not sizes["matrix_size"] else "hybrid" if sizes["vector_size"] else "cmow"
+    embedding = changes.get("embedding", by_sizes)
+    fields = SPECS[embedding].model_fields
+    # A size that does not fit stays, so that it is refused.
+    others = changes.keys() - fields - {"bidirectional", "initializer_range"}
+    unfit = {name: changes[name] for name in others if changes[name]}
+    return {name: value for name, value in sizes.items() if name in fields} | unfit | {"embedding": embedding}
 
 
 def student(**changes: object) -> Student:
@@ -62,7 +70,7 @@ def padded(sentences: list[list[int]], pad_id: int = 0) -> torch.Tensor:
 
 
 PAIRS = [(1, 2), (2, 1), (2, 2), (2, 6), (6, 3)]
-BIGRAMS = {"num_bigrams": len(PAIRS), "bigram_size": 3}
+BIGRAMS = {"num_bigrams": len(PAIRS)}
 
 
 @torch.no_grad()
@@ -81,20 +89,16 @@ def pair_student(**changes: object) -> Student:
 
 
 def lstm_student(embedding: str = "lstm", **changes: object) -> Student:
-    channels = changes.pop("channels", 1)
-    sizes = {"matrix_size": 0, "vector_size": 5, "bidirectional": False}
     pairing = "compare" if embedding == "lstm" else "attention"
-    lstm = {"hidden_size": 4, "channels": channels}
-    return student(**sizes | {"embedding": embedding, "pairing": pairing, "lstm": lstm} | changes)
+    return student(**{"embedding": embedding, "vector_size": 5, "lstm_size": 4, "pairing": pairing} | changes)
 
 
 def aligned_student(**changes: object) -> Student:
-    sizes = {"matrix_size": 0, "vector_size": 5, "bidirectional": False, "is_pair": True}
-    return student(**sizes | {"embedding": "aligned", "pairing": "attention"} | changes)
+    return student(**{"embedding": "aligned", "vector_size": 5, "pairing": "attention", "is_pair": True} | changes)
 
 
 def recurrent_student(**changes: object) -> Student:
-    return student(**{"matrix_size": 0, "vector_size": 5, "bidirectional": False, "embedding": "recurrent"} | changes)
+    return student(**{"embedding": "recurrent", "vector_size": 5} | changes)
 
 
 def toy_examples(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:

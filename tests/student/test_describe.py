@@ -96,7 +96,7 @@ def test_small_tables_of_some_tokens_are_counted_as_such() -> None:
 def test_a_trained_run(opinion_run: Path, opinion_set: ExampleSet) -> None:
     rows = opinion_set.record.tokenizer.vocabulary_size
     description = describe(str(opinion_run))
-    pairs = Student.load(opinion_run).config.num_bigrams
+    pairs = Student.load(opinion_run).config.encoder.model_dump()["num_bigrams"]
     head = (60 * 8 + 8) + 2 * 8 + (8 * 2 + 2)  # maxima of 5 and sums of pairs, 32 wide, among the features
     assert description["parameters"]["total"] == rows * (5 + 9 + 9) + pairs * 32 + head
     assert description["architecture"]["task"] == "opinion"

@@ -11,6 +11,7 @@ from pipeline.settings import flat
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names
 from student.describe import describe
+from student.encoders.specs import Bert
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
 from student.settings import SquaredError, SweepSettings, TrainSettings, load_recipe, recipe_names, with_recipe
@@ -89,7 +90,7 @@ def test_the_recipe_of_berts_is_for_any_task() -> None:
     settings = load_recipe("bert").settings
     student = build_config(settings, facts("mrpc"))
     assert (settings.source, settings.optimizer.rate, settings.epochs.per_device_train_batch_size) == (None, 5e-5, 32)
-    assert (student.bert and student.bert.num_hidden_layers, student.vector_size) == (3, 384)
+    assert (student.encoder, student.vector_size) == (Bert(intermediate_size=1536), 384)
     assert (student.head, student.pairing, student.hidden_dropout) == ("dense", "joint", 0.1)
 
 
@@ -100,7 +101,8 @@ def test_a_shipped_recipe_is_the_papers(name: str) -> None:
     student = build_student_config(name)
     assert task_of(recipe.settings) == student.task == name
     assert (recipe.settings.encoder.embedding, recipe.settings.optimizer.rate) == (embedding, learning_rate)
-    assert (student.head, student.bidirectional, student.hidden_dropout) == (head, bidirectional, 0.2)
+    assert (student.head, student.hidden_dropout) == (head, 0.2)
+    assert getattr(student.encoder, "bidirectional", False) == bidirectional
     if student.is_pair:
         assert student.pairing == ("diffcat" if diffcat else "joint")
     sizes = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}[embedding]

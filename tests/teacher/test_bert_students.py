@@ -16,8 +16,8 @@ from pipeline.file_names import WEIGHTS_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from student.data import as_read, load_examples
 from student.encoders.bert import BertEncoder
-from student.encoders.bert_shape import BertShape, Inherited
-from student.encoders.encoder import Encoder, EncoderShape, without_padding
+from student.encoders.encoder import Encoder, without_padding
+from student.encoders.specs import Bert
 from student.initial_weights.bert import BertStart, bert_start, copy_layers, spread_evenly, weight_files
 from student.model.build_config import build_config
 from student.model.student import Student
@@ -28,6 +28,7 @@ from student.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
+from tests.helpers.toy_students import student_config
 from tests.helpers.word_tasks import make_louder
 
 PAIRS = [("anna paid ben .", "ben paid anna ."), ("the food", "was lovely , and so was all of it ."), ("anna", "ben")]
@@ -66,11 +67,13 @@ def inputs_of(folder: Path, pairs: list[tuple[str, str]]) -> Any:
 @torch.no_grad()
 def test_states_scores_and_pooler_are_those_of_transformers(deep: Path) -> None:
     theirs = BertModel.from_pretrained(deep, attn_implementation="eager").eval()
-    sizes = {name: getattr(theirs.config, name) for name in BertShape.model_fields}
+    names = Bert.model_fields.keys() - {"embedding", "vector_size", "pooler"}
+    sizes = {name: getattr(theirs.config, name) for name in names}
     inputs = inputs_of(deep, PAIRS)
     separator = int(inputs["input_ids"][0, inputs["token_type_ids"][0].argmax() - 1])
-    shape = EncoderShape(theirs.config.vocab_size, 0, 32, False, 0, bert=BertShape(**sizes), separator_id=separator)
-    ours = BertEncoder(shape).eval()
+    special_ids = ((1,), (separator,), (separator,))
+    more = {"embedding": "bert", "head": "dense", "pairing": "joint", "special_ids": special_ids}
+    ours = BertEncoder(student_config(**sizes, **more, vocabulary_size=theirs.config.vocab_size, vector_size=32)).eval()
     ours.load_state_dict(theirs.state_dict())
     expected = theirs(**inputs, output_hidden_states=True, output_attentions=True)
     ids_T, starts_S = without_padding(inputs["input_ids"], 0)
@@ -223,9 +226,9 @@ def test_the_mean_of_cls_is_our_own(name: str, deep: Path, request: pytest.Fixtu
     assert "`BertForSequenceClassification`" not in (tmp_path / "README.md").read_text()
 
 
-def encoder_sizes(encoder: Encoder) -> Inherited:
+def encoder_sizes(encoder: Encoder) -> Bert:
     assert isinstance(encoder, BertEncoder)
-    return Inherited(encoder.size, encoder.bert)
+    return encoder.spec
 
 
 @pytest.mark.parametrize(("count", "of", "expected"), [(3, 6, (2, 4, 6)), (3, 12, (4, 8, 12)), (1, 3, (3,))])
@@ -251,7 +254,7 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
         ({"init": "noise", "num_attention_heads": 5}, naming("5 heads", "384")),
         (
             {"init": "noise", "intermediate_size": 2**19},
-            naming("bert.intermediate_size: ", 262144),
+            naming("--intermediate-size: ", 262144),
         ),
     ],
 )
@@ -266,7 +269,7 @@ def test_flags_that_do_not_fit_are_refused_before_the_run(
 
 def test_a_bert_is_no_start_for_sums(opinion_set: ExampleSet, runs: Path, tmp_path: Path) -> None:
     flags = {"embedding": "cbow", "vector_size": 32, "init": runs / "opinion"}
-    with pytest.raises(ConfigError, match=naming(f"--init {runs / 'opinion'}: ", "bert is BertShape(")):
+    with pytest.raises(ConfigError, match=naming(f"--init {runs / 'opinion'}: ", "embedding is 'bert'")):
         train(bert_config(opinion_set, tmp_path / "run", **flags), "")
 
 

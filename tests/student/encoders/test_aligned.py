@@ -19,10 +19,10 @@ from pipeline.tasks.target import softmax
 from student.data import as_read, load_examples
 from student.describe import describe_config
 from student.encoders.aligned import PAIRS_AT_ONCE, AlignedEncoder
+from student.encoders.specs import MOST_COMPARED
 from student.evaluate import evaluate
 from student.export.export import export
 from student.lessons.examples import student_logits
-from student.model.architecture import MOST_COMPARED
 from student.model.build_config import build_config, with_default_encoder
 from student.model.disk_rounding import NUMBERS
 from student.model.student import Student

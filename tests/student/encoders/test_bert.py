@@ -14,8 +14,8 @@ from pipeline.file_names import CONFIG_FILE
 from student.describe import describe_config
 from student.encoders import bert
 from student.encoders.bert import BertEncoder
-from student.encoders.bert_shape import BertShape, Inherited
 from student.encoders.encoder import without_padding
+from student.encoders.specs import Bert
 from student.model.architecture import sequences
 from student.model.build_config import build_config
 from student.model.student import Student
@@ -24,7 +24,7 @@ from student.settings import TrainSettings
 from student.vocabulary_pruning import active_ids, prune, renumber, restore
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
-from tests.helpers.toy_berts import SENTENCES, SHAPE, bert_config, bert_student
+from tests.helpers.toy_berts import SENTENCES, bert_config, bert_student
 from tests.helpers.toy_students import padded, student_config, toy_examples
 
 
@@ -153,8 +153,8 @@ def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"bert": None}, "bert: "),
-        ({"bert": SHAPE | {"num_attention_heads": 3}}, naming("3 heads", "8")),
+        ({"num_hidden_layers": 129}, "num_hidden_layers"),
+        ({"num_attention_heads": 3}, naming("3 heads", "8")),
         ({"max_seq_length": 17}, "16 tokens"),
         ({"head": "linear"}, "'dense'"),
         ({"special_ids": None}, "special_ids"),
@@ -168,12 +168,13 @@ def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], ma
 
 
 def test_layers_are_not_given_longer_texts_than_they_know() -> None:
-    shape = BertShape(num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=16)
+    sizes = {"vector_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    inherited = Bert(**sizes, max_position_embeddings=16)
     flags = TrainSettings.from_flags(embedding="bert")
     fitting = facts("mrpc") | {"max_seq_length": 16, "special_ids": ((2,), (3,), (3,))}
-    assert build_config(flags, fitting, Inherited(4, shape)).max_seq_length == 16
+    assert build_config(flags, fitting, inherited).max_seq_length == 16
     with pytest.raises(ConfigError, match=naming("--embedding bert: ", "16 tokens", "17", "--init noise")):
-        build_config(flags, fitting | {"max_seq_length": 17}, Inherited(4, shape))
-    from_noise = build_config(flags, fitting | {"max_seq_length": 513}).bert
-    assert from_noise is not None
+        build_config(flags, fitting | {"max_seq_length": 17}, inherited)
+    from_noise = build_config(flags, fitting | {"max_seq_length": 513}).encoder
+    assert isinstance(from_noise, Bert)
     assert from_noise.max_position_embeddings == 513

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from student.describe import describe_config
-from student.encoders.bigrams import BigramSums
-from student.encoders.encoder import EncoderShape, without_padding
-from student.encoders.matrices import MatrixEncoder, matrix_encoder
+from student.encoders.encoder import without_padding
+from student.encoders.matrices import BigramSums, MatrixEncoder, matrix_encoder
+from student.encoders.specs import BIGRAM_SIZE
 from student.export.export import with_small_tables
 from student.model.student import Student
 from student.vocabulary_pruning import prune, restore
@@ -57,16 +57,15 @@ def test_padding_says_nothing(rows: list[list[int]], more: int) -> None:
     encoder = pair_student().encoder
     wider = torch.nn.functional.pad(padded(rows), (0, more))
     torch.testing.assert_close(encoder(wider), encoder(padded(rows)), rtol=0, atol=0)
-    torch.testing.assert_close(encoder.exported(wider, 12)[:, -3:], encoder(padded(rows))[:, -3:])
+    torch.testing.assert_close(encoder.exported(wider, 12)[:, -BIGRAM_SIZE:], encoder(padded(rows))[:, -BIGRAM_SIZE:])
 
 
 def test_windows_read_the_pairs_that_they_hold() -> None:
-    shape = {"vocabulary_size": VOCABULARY, "matrix_size": 0, "vector_size": 2, "bidirectional": True, "pad_id": 0}
-    encoder = MatrixEncoder(EncoderShape(**shape, **BIGRAMS, window_size=2))  # type: ignore[arg-type]
+    encoder = MatrixEncoder(student_config(**BIGRAMS, matrix_size=0, vector_size=2, window_size=2))
     fill(encoder.bigrams)
     assert encoder.bigrams is not None
     first, second, third = (encoder.bigrams.vectors()[PAIRS.index(pair)] for pair in ((1, 2), (2, 6), (2, 2)))
-    found = encoder.reduce(torch.tensor([1, 2, 2, 6, 2, 2, 2]), torch.tensor([0, 5, 7]))[:, -3:]
+    found = encoder.reduce(torch.tensor([1, 2, 2, 6, 2, 2, 2]), torch.tensor([0, 5, 7]))[:, -BIGRAM_SIZE:]
     torch.testing.assert_close(found, torch.stack([(first + second) / 3, third]))
 
 
@@ -103,7 +102,7 @@ def test_they_are_kept_with_their_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pairs", [[(1, 2), (1, 2)], [(2, 1), (1, 2)], [(1, 2), (1, 10)], [(-1, 2), (1, 2)]])
 def test_pairs_that_cannot_be_are_refused(tmp_path: Path, pairs: list[tuple[int, int]]) -> None:
-    made = student(num_bigrams=2, bigram_size=3)
+    made = student(num_bigrams=2)
     bigrams = matrix_encoder(made.encoder).bigrams
     assert bigrams is not None
     bigrams.pairs_K2.copy_(torch.tensor(pairs))
@@ -114,5 +113,5 @@ def test_pairs_that_cannot_be_are_refused(tmp_path: Path, pairs: list[tuple[int,
 
 def test_they_are_described_and_counted() -> None:
     described = describe_config(student_config(**BIGRAMS))
-    assert described["parameters"]["bigrams"] == 15
-    assert "and sums of vectors of 3 for 5 pairs of neighbouring tokens" in described["architecture"]["embedding"]
+    assert described["parameters"]["bigrams"] == 5 * BIGRAM_SIZE
+    assert "and sums of vectors of 32 for 5 pairs of neighbouring tokens" in described["architecture"]["embedding"]

@@ -198,17 +198,17 @@ def test_every_token_is_compared_with_every_other_of_short_texts_alone() -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lstm": None}, "lstm is None"),
-        ({"pooling": "sum+max"}, naming("pooling", "'sum+max'", "'lstm'")),
-        ({"window_size": 4}, "'lstm'"),
+        ({"lstm_size": 0}, "lstm_size"),
+        ({"pooling": "sum+max"}, "pooling"),
+        ({"window_size": 4}, "window_size"),
         ({"table_dtype": "int8"}, "'lstm'"),
         ({"is_pair": True, "pairing": "attention"}, naming("'lstm'", "attention")),
         ({"embedding": "biattentive", "channels": 2}, "channel"),
         (
             {"embedding": "biattentive", "max_seq_length": 1025},
-            naming("max_seq_length is 1,025", "'biattentive'"),
+            naming("--embedding biattentive: ", "1,025"),
         ),
-        ({"embedding": "hybrid", "matrix_size": 2}, "'hybrid'"),
+        ({"embedding": "hybrid", "lstm_size": 2}, "lstm_size"),
     ],
     ids=str,
 )
@@ -221,7 +221,7 @@ def test_a_config_claims_no_more_bytes_than_its_weights_have() -> None:
     for model in (lstm_student(channels=2), lstm_student("biattentive", head="linear", hidden_size=None)):
         stored = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
         assert model.config.least_bytes <= stored
-    huge = student_config(embedding="lstm", matrix_size=0, bidirectional=False, lstm={"hidden_size": 2**16})
+    huge = student_config(embedding="lstm", lstm_size=2**16)
     assert huge.least_bytes > 2**34
 
 

@@ -3,9 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.encoders.encoder import EncoderShape
 from student.encoders.matrices import MatrixEncoder
-from student.model.flags import PoolingKind
+from student.encoders.specs import PoolingKind
+from tests.helpers.toy_students import student_config
 
 PAD, VOCABULARY, BERT_VOCABULARY = 0, 12, 30522
 SENTENCES = st.lists(st.lists(st.integers(1, VOCABULARY - 1), max_size=9), min_size=1, max_size=6)
@@ -22,8 +22,9 @@ def encoder(
     pooling: PoolingKind = "sum",
 ) -> MatrixEncoder:
     torch.manual_seed(0)
-    shape = EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, initializer_range, pooling=pooling)
-    return MatrixEncoder(shape).double()
+    sizes = {"matrix_size": matrix_size, "vector_size": vector_size, "bidirectional": bidirectional}
+    how = {"initializer_range": initializer_range} | ({"pooling": pooling} if vector_size else {})
+    return MatrixEncoder(student_config(**sizes, **how, vocabulary_size=VOCABULARY)).double()
 
 
 def padded(sentences: list[list[int]], extra: int = 0) -> torch.Tensor:
@@ -129,7 +130,9 @@ def test_padding_stays_neutral_while_training() -> None:
 
 def test_starts_near_the_identity() -> None:
     torch.manual_seed(0)
-    vectors, forward, backward = MatrixEncoder(EncoderShape(2000, 20, 400, True, 7)).tables()
+    vectors, forward, backward = MatrixEncoder(
+        student_config(vocabulary_size=2000, matrix_size=20, vector_size=400, pad_id=7)
+    ).tables()
     for table, center in ((vectors, torch.zeros(400)), *((t, torch.eye(20).flatten()) for t in (forward, backward))):
         noise = table.weight.detach() - center
         assert (noise[7] == 0).all()
@@ -151,7 +154,8 @@ def test_sizes_are_the_papers(
     matrix_size: int, vector_size: int, bidirectional: bool, parameters: int, features: int
 ) -> None:
     with torch.device("meta"):
-        bert_sized = MatrixEncoder(EncoderShape(BERT_VOCABULARY, matrix_size, vector_size, bidirectional, PAD))
+        sizes = {"matrix_size": matrix_size, "vector_size": vector_size, "bidirectional": bidirectional}
+        bert_sized = MatrixEncoder(student_config(**sizes, vocabulary_size=BERT_VOCABULARY))
     assert sum(p.numel() for p in bert_sized.parameters()) == parameters
     assert bert_sized.size == features
     assert encoder(matrix_size, vector_size, bidirectional)(padded([[1]])).shape == (1, features)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from student.model.flags import EmbeddingKind
+from student.encoders.specs import EmbeddingKind
 from tests.benchmarks.engine import of_tasks, readers, word_readers
 from tests.benchmarks.tokenization import lines_of_documentation
 from tests.helpers.engine import finite, needs_engine

@@ -31,7 +31,7 @@ from tests.helpers.students import tiny_config
 from tests.helpers.toy_students import padded, pair_student, student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
-LSTM = {"embedding": "lstm", "matrix_size": 0, "bidirectional": False, "lstm": {"hidden_size": 3}}
+LSTM = {"embedding": "lstm", "lstm_size": 3}
 PAIR_LSTM = {**LSTM, "embedding": "biattentive", "is_pair": True, "pairing": "attention", "head": "plain-mlp"}
 SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
 
@@ -46,10 +46,10 @@ SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
         ({**SQUARE, "pooling": "sum+max"}, "int8"),
         ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
-        ({**LSTM, "lstm": {"hidden_size": 3, "channels": 2}, "head": "linear", "max_seq_length": 5}, None),
+        ({**LSTM, "channels": 2, "head": "linear", "max_seq_length": 5}, None),
         ({**PAIR_LSTM, "max_seq_length": 5}, None),
-        ({**LSTM, "lstm": None, "embedding": "recurrent", "head": "linear", "max_seq_length": 9}, None),
-        ({**LSTM, "lstm": None, "embedding": "aligned", "is_pair": True, "pairing": "attention"}, None),
+        ({"embedding": "recurrent", "head": "linear", "max_seq_length": 9}, None),
+        ({"embedding": "aligned", "is_pair": True, "pairing": "attention"}, None),
     ],
     ids=str,
 )
@@ -158,7 +158,7 @@ def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> N
     assert rows is not None
     assert rows == whole.config.used_rows
     assert rows < whole.config.num_tokens / 2
-    of_pairs = small.config.num_bigrams * (32 + 4 + 2 * 4)  # numbers, a scale, two tokens
+    of_pairs = small.config.encoder.model_dump()["num_bigrams"] * (32 + 4 + 2 * 4)  # numbers, a scale, two tokens
     assert result["bytes"]["after"] == num_bytes(whole.head) + rows * (5 + 9 + 9) + 3 * 4 * rows + 4 * rows + of_pairs
     untrained = sorted(set(range(whole.config.vocabulary_size)) - set(whole.encoder.used_ids().tolist()))
     nothing, unknown = (small(torch.tensor([ids])) for ids in ([small.config.pad_id], untrained[:3]))
@@ -288,8 +288,10 @@ def test_numbers_beyond_float16_are_refused() -> None:
 
 def as_bilstm(run: Path, folder: Path) -> Path:
     shutil.copytree(run, folder)
-    changes = {"head": "bilstm", "hidden_size": 4, "pooling": "sum", "num_bigrams": 0, "bigram_size": 0}
-    Student(Student.load(run).config.model_copy(update=changes)).save(folder)
+    config = Student.load(run).config
+    encoder = config.encoder.model_copy(update={"pooling": "sum", "num_bigrams": 0})
+    changes = {"head": "bilstm", "hidden_size": 4, "encoder": encoder}
+    Student(config.model_copy(update=changes)).save(folder)
     return folder
 
 

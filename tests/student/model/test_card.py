@@ -104,7 +104,7 @@ def test_a_card_holds_scores_interval_and_command(run_name: str, request: pytest
 
 def test_a_card_tells_the_architecture_and_the_size(roles_run: Path) -> None:
     text, student = card_of(roles_run).text, Student.load(roles_run)
-    vocabulary, pairs = student.config.vocabulary_size, student.config.num_bigrams
+    vocabulary, pairs = student.config.vocabulary_size, student.config.encoder.model_dump()["num_bigrams"]
     # vectors of 5, two matrices of 9, pairs of 32; four times 60 features, maxima among them, to 8; LayerNorm; 8 to 2
     parameters = vocabulary * (5 + 2 * 9) + pairs * 32 + (4 * 60 * 8 + 8) + 2 * 8 + (8 * 2 + 2)
     num_bytes = 4 * parameters + 8 * pairs  # each pair of tokens is kept, too

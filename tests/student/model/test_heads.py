@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipeline.errors import ConfigError
-from student.encoders.kinds import ENCODERS
+from student.encoders.specs import EmbeddingKind
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
-from student.model.flags import EmbeddingKind
 from student.model.heads import HEADS as KINDS_OF_HEAD
 from student.model.heads import (
     MIN_CNN_SIDE,
@@ -28,7 +27,7 @@ from student.model.heads import (
     mlp_head,
     share_hidden_layers,
 )
-from student.model.student import Student
+from student.model.student import ENCODERS, Student
 from student.settings import HeadKind, PairingKind, TrainSettings
 from student.train import train
 from tests.helpers.messages import naming

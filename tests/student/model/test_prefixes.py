@@ -5,9 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.encoders.encoder import EncoderShape, without_padding
+from student.encoders.encoder import without_padding
 from student.encoders.matrices import MatrixEncoder
 from student.kernels.reference import ordered_product, prefix_products
+from tests.helpers.toy_students import student_config
 
 PAD, VOCABULARY, SIDE, VECTOR = 0, 12, 3, 4
 HALF = VECTOR + SIDE**2  # of a position's representation: one direction
@@ -21,7 +22,8 @@ SENTENCE = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=9)
 
 def encoder(matrix_size: int = SIDE, vector_size: int = VECTOR, bidirectional: bool = True) -> MatrixEncoder:
     torch.manual_seed(0)
-    return MatrixEncoder(EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, 0.3)).double()
+    sizes = {"matrix_size": matrix_size, "vector_size": vector_size, "bidirectional": bidirectional}
+    return MatrixEncoder(student_config(**sizes, vocabulary_size=VOCABULARY, initializer_range=0.3)).double()
 
 
 def by_hand(vector_size: int, bidirectional: bool) -> MatrixEncoder:

@@ -111,13 +111,13 @@ def test_weights_of_another_student_are_refused(folder: Path, tmp_path_factory: 
     ("change", "match"),
     [
         ({"format_version": 2}, "version 2"),
-        ({"embedding": "cbow"}, naming("matrix_size is 3", "'cbow'")),
-        ({"vector_size": 0}, naming("vector_size is 0", "'hybrid'")),
-        ({"embedding": "cmow", "vector_size": 0, "pooling": "sum+max"}, naming("pooling", "'sum+max'", "'cmow'")),
-        ({"head": "bilstm", "pooling": "sum+max"}, "bilstm"),
+        ({"encoder": {"embedding": "cbow", "matrix_size": 3}}, "matrix_size"),
+        ({"encoder": {"embedding": "hybrid", "vector_size": 0}}, "vector_size: "),
+        ({"encoder": {"embedding": "cmow", "pooling": "sum+max"}}, "pooling"),
+        ({"head": "bilstm", "encoder": {"embedding": "cbow", "pooling": "sum+max"}}, "bilstm"),
         ({"pad_id": -1}, "pad_id: .*-1"),
         ({"hidden_dropout": 2.0}, "hidden_dropout: .*2"),
-        ({"matrix_sise": 3}, naming("'matrix_sise'", "'matrix_size'")),
+        ({"hiden_size": 3}, naming("'hiden_size'", "'hidden_size'")),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, object], match: str) -> None:

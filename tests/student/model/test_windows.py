@@ -8,7 +8,6 @@ import torch
 
 from pipeline.errors import ConfigError
 from pipeline.sets.kinds.examples import ExampleSet
-from student.encoders.encoder import EncoderShape
 from student.encoders.matrices import MatrixEncoder, window_starts
 from student.export.export import export
 from student.predict.predictor import Predictor
@@ -16,6 +15,7 @@ from student.run_settings import ExportSettings
 from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
+from tests.helpers.toy_students import student_config
 
 LENGTHS = (7, 0, 3, 1, 12, 4)
 SIZE = 3
@@ -26,7 +26,7 @@ def encoders(**changes: object) -> tuple[MatrixEncoder, MatrixEncoder]:
     """An encoder of whole sequences and one of windows, with the same loud tables."""
     torch.manual_seed(0)
     shape = SHAPE | {"initializer_range": 0.7, "pooling": "sum+max"} | changes
-    whole, windowed = MatrixEncoder(EncoderShape(**shape)), MatrixEncoder(EncoderShape(**shape, window_size=SIZE))  # type: ignore[arg-type]
+    whole, windowed = (MatrixEncoder(student_config(**shape, window_size=size)) for size in (None, SIZE))
     windowed.load_state_dict(whole.state_dict())
     return whole, windowed
 

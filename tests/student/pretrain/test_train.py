@@ -20,6 +20,7 @@ from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet
+from student.encoders.specs import Hybrid
 from student.lessons.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.lessons.pretraining import BETAS, EPS, new_student
 from student.model.architecture import MaskedWordConfig
@@ -39,11 +40,7 @@ CONFIG = MaskedWordConfig(
     pad_id=0,
     tokenizer_sha256="",
     max_seq_length=16,
-    embedding="hybrid",
-    matrix_size=3,
-    vector_size=4,
-    bidirectional=True,
-    initializer_range=0.3,
+    encoder=Hybrid(matrix_size=3, vector_size=4, initializer_range=0.3),
 )
 FORWARD = 4 + 9  # numbers of a position's prefix; its suffix has as many
 

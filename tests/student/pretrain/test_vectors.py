@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
+from student.encoders.specs import Hybrid
 from student.initial_weights.vectors import start_vectors
 from student.lessons.pretraining import first_batches
 from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
@@ -40,11 +41,7 @@ CONFIG = SentenceConfig(
     pad_id=0,
     tokenizer_sha256="",
     max_seq_length=16,
-    embedding="hybrid",
-    matrix_size=3,
-    vector_size=4,
-    bidirectional=True,
-    initializer_range=0.3,
+    encoder=Hybrid(matrix_size=3, vector_size=4, initializer_range=0.3),
 )
 SAID = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
 STORED = torch.tensor([[4.0, 3.0], [0.0, -1.0]])

@@ -68,7 +68,7 @@ def test_rows_of_weight_zero_do_not_count() -> None:
 def test_a_run_learns_them(store: Path, tmp_path: Path) -> None:
     train(tiny_config(store / "opinion", tmp_path, num_bigrams=3), "")
     config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["num_bigrams"], config["bigram_size"]) == (3, 32)
+    assert config["encoder"]["num_bigrams"] == 3
     kept = weights(tmp_path)
     assert kept["encoder.bigrams.pairs_K2"].shape == (3, 2)
     assert kept["encoder.bigrams.table.weight"].abs().amax(dim=1).min() > 1e-3
@@ -173,10 +173,10 @@ def test_many_rows_need_them_by_a_flag_alone(rows: int, is_default: bool) -> Non
 )
 def test_few_rows_have_them_by_default(store: Path, tmp_path: Path, changes: dict[str, object], count: int) -> None:
     train(tiny_config(store / "opinion", tmp_path, **changes), "")
-    assert Student.load(tmp_path).config.num_bigrams == count
+    assert Student.load(tmp_path).config.encoder.model_dump()["num_bigrams"] == count
 
 
 def test_more_rows_have_none_by_default(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_module, "ROWS_OF_BIGRAMS", 3)
     train(tiny_config(store / "opinion", tmp_path), "")
-    assert Student.load(tmp_path).config.num_bigrams == 0
+    assert Student.load(tmp_path).config.encoder.model_dump()["num_bigrams"] == 0

@@ -11,6 +11,7 @@ from pipeline.tasks.target import Target
 from student.losses.logit_losses import distillation_loss
 from student.model.architecture import StudentConfig
 from student.model.student import Student
+from tests.helpers.toy_students import encoder_of
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SIZES = {"hybrid": (4, 8), "cmow": (5, 0), "cbow": (0, 16)}
@@ -35,10 +36,7 @@ def ten_losses(kind: str) -> list[float]:
             pad_id=0,
             tokenizer_sha256="",
             max_seq_length=2 * LENGTH,
-            embedding=kind if kind in SIZES else "hybrid",
-            matrix_size=matrix_size,
-            vector_size=vector_size,
-            bidirectional=kind != "cbow",
+            encoder=encoder_of(matrix_size=matrix_size, vector_size=vector_size),
             head="mlp" if kind in SIZES else kind,
             hidden_size=16,
             hidden_dropout=0.0,

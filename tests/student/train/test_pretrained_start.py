@@ -33,6 +33,7 @@ from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
+from tests.helpers.toy_students import encoder_of
 from tests.helpers.words import dump_entities, write_random_teacher
 
 TABLE = "encoder.vectors.table.weight"
@@ -54,9 +55,7 @@ def sentence_run(folder: Path, logit_set: LogitSet, **sizes: object) -> torch.Te
         pad_id=tokenizer.pad_id,
         tokenizer_sha256=tokenizer.sha256,
         max_seq_length=16,
-        bidirectional=False,
-        initializer_range=0.01,
-        **shape,
+        encoder=encoder_of(bidirectional=False, **shape),
     )
     student = SentenceStudent(config)
     folder.mkdir()

@@ -106,8 +106,7 @@ def test_the_table_is_components_by_weights_to_scale(pad_id: int) -> None:
 
 
 def test_an_lstm_starts_from_components_without_weights() -> None:
-    sizes = {"matrix_size": 0, "vector_size": 4, "bidirectional": False, "lstm": {"hidden_size": 4, "channels": 1}}
-    lstm = student(embedding="lstm", **sizes)
+    lstm = student(embedding="lstm", vector_size=4, lstm_size=4)
     vectors = some_vectors(lstm.config.vocabulary_size, 6)
     start_from_vectors(lstm.encoder, vectors)
     plain = principal_components(vectors.vector_VW.astype(np.float64), 4)

@@ -261,7 +261,7 @@ def test_default_tables_have_the_papers_sizes_and_the_head_a_smaller_one(
     roles_set: ExampleSet, flags: dict[str, object], expected: tuple[int, int, bool]
 ) -> None:
     config = architecture(roles_set, **flags)
-    assert (config.matrix_size, config.vector_size, config.bidirectional) == expected
+    assert (config.matrix_size, config.vector_size, getattr(config.encoder, "bidirectional", False)) == expected
     assert config.is_pair
     assert config.hidden_size == 128
     assert config.target.names == ("different", "same")
@@ -284,7 +284,7 @@ def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: ExampleSet, e
 def test_maxima_where_there_are_none_are_refused(opinion_set: ExampleSet, flags: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         architecture(opinion_set, pooling="sum+max", **flags)
-    assert architecture(opinion_set, **flags).pooling == "sum"
+    assert architecture(opinion_set, **flags).encoder.model_dump()["pooling"] == "sum"
 
 
 def test_a_student_of_sums_and_maxima_is_trained(store: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
+from student.encoders.specs import Hybrid
 from student.losses.logit_losses import distillation_loss
 from student.model.architecture import StudentConfig
 from student.model.student import Student
@@ -30,10 +31,7 @@ def whole_student(is_pair: bool, vocabulary_size: int, pad_id: int) -> Student:
         pad_id=pad_id,
         tokenizer_sha256="",
         max_seq_length=32,
-        embedding="hybrid",
-        matrix_size=3,
-        vector_size=4,
-        bidirectional=True,
+        encoder=Hybrid(matrix_size=3, vector_size=4),
         hidden_size=6,
         hidden_dropout=0.3,
     )
