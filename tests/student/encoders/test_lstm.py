@@ -111,7 +111,7 @@ def test_empty_sentences_of_a_pair_are_seen_as_nothing() -> None:
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_gradients_by_rows_move_it_as_those_of_whole_tables_do(embedding: str, is_pair: bool) -> None:
     def new() -> Student:
-        return lstm_student(embedding, is_pair=is_pair, channels=2 if embedding == "lstm" else 1)
+        return lstm_student(embedding, is_pair=is_pair, **({"channels": 2} if embedding == "lstm" else {}))
 
     batches: list[list[list[int]]] = [SENTENCES[2:], SENTENCES[:4], [[], []], [[3], [PAD, 3]]]
     trained = [trained_weights(new(), batches, by_rows) for by_rows in (True, False)]
