@@ -153,7 +153,7 @@ def test_gradients_by_rows_move_them_as_those_of_whole_tables_do() -> None:
     start = pair_student().state_dict()["encoder.bigrams.table.weight"]
     for name, weight in trained[0].items():
         torch.testing.assert_close(weight, trained[1][name], rtol=0, atol=1e-3)  # of steps of 0.1
-    assert (trained[0]["encoder.bigrams.table.weight"] - start).abs().min() > 0.01
+    assert (trained[0]["encoder.bigrams.table.weight"] - start).abs().min() > 0.001
 
 
 @pytest.mark.parametrize(("rows", "is_default"), [(10_000, True), (10_001, False)])
