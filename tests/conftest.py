@@ -33,7 +33,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from distill.apps.quickstart.demo import GOOD, write_demo_data
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sql.read_only_query import open_database, open_files
 from pipeline.tasks.target import make_target
@@ -50,6 +49,7 @@ from tests.helpers.joint_runs import tasks_config
 from tests.helpers.layer_dumps import EVERY, write
 from tests.helpers.new_teachers import save_new_teacher
 from tests.helpers.students import tiny_config
+from tests.helpers.toy_tasks import GOOD, write_toy_tasks
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has ignored by what it runs in the background
@@ -112,7 +112,7 @@ def real_data() -> Path:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tiny tasks (``opinion.yaml``, ``roles.yaml``, ``data/``) and a tiny untrained BERT (``bert``)."""
     folder = tmp_path_factory.mktemp("work")
-    sentences = write_demo_data(folder, TRAIN_ROWS, VALIDATION_ROWS)
+    sentences = write_toy_tasks(folder, TRAIN_ROWS, VALIDATION_ROWS)
     create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
     (folder / "sentences.txt").write_text("\n".join(sentences))
     return folder

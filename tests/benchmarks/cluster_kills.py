@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from distill.apps.quickstart.demo import write_demo_data
 from pipeline import console
 from pipeline.files import TEMPORARIES
 from pipeline.sets.record import read_set_record
@@ -34,6 +33,7 @@ from teacher.settings import DumpSettings
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill
 from tests.helpers.forked import Forked
+from tests.helpers.toy_tasks import write_toy_tasks
 
 ROWS, ROWS_PER_SHARD = 300, 4
 TASK = "opinion"
@@ -45,7 +45,7 @@ WHEN_MADE = {"distill.json", "README.md"}  # files that say it
 
 def prepare(folder: Path) -> None:
     """The demo's task and an untrained teacher for it."""
-    sentences = write_demo_data(folder, ROWS, 40)
+    sentences = write_toy_tasks(folder, ROWS, 40)
     create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
     task = load_task(manifest=folder / f"{TASK}.yaml")
     torch.manual_seed(1)

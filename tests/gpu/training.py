@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from distill.apps.quickstart.demo import write_demo_data
 from teacher.tiny import create_tiny_bert
 from tests.gpu.checks import DUMP_SECONDS, Check, Measured, environment_on
 from tests.helpers.commands import distill
+from tests.helpers.toy_tasks import write_toy_tasks
 
 # An accuracy on 500 rows. The devices draw other numbers for dropout, so that the weights differ.
 WORSE = 0.05
@@ -31,7 +31,7 @@ class Trainings:
     def __init__(self, folder: Path, device: str, rows: int, epochs: int) -> None:
         self.folder, self.device, self.epochs = folder, device, str(epochs)
         self.task = ("--manifest", str(folder / "opinion.yaml"), "--data", str(folder / "data"))
-        sentences = write_demo_data(folder, rows, 500)
+        sentences = write_toy_tasks(folder, rows, 500)
         create_tiny_bert(folder / "bert", sentences)
 
     def run(self, device: str, *arguments: str) -> Any:

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import torch
 
-from distill.apps.quickstart.demo import write_demo_data
 from teacher.finetune.common import save_teacher
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
 from tests.helpers.new_teachers import prefer_the_first, save_new_teacher
+from tests.helpers.toy_tasks import write_toy_tasks
 
 TASKS = ("opinion", "roles", "entities")
 
 
 def make_world(folder: Path, rows: int, hidden_size: int, num_layers: int) -> None:
     """Writes tasks of sentences, of pairs and of labelled words, a corpus, and an untrained teacher of each."""
-    sentences = list(write_demo_data(folder, rows, rows // 2))
+    sentences = list(write_toy_tasks(folder, rows, rows // 2))
     sentences += write_entities(folder, rows, rows // 2)
     create_tiny_bert(folder / "bert", sentences, hidden_size=hidden_size, num_layers=num_layers)
     (folder / "corpus.txt").write_text("\n".join(sentence.capitalize() for sentence in sentences[:rows]) + "\n")

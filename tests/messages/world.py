@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from distill.apps.quickstart.demo import write_demo_data
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher
@@ -14,6 +13,7 @@ from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.formats import FOLDER
+from tests.helpers.toy_tasks import write_toy_tasks
 
 RUNS = ("run", "run-int8", "run-pairs", "run-pretrained")
 FILES = {
@@ -46,7 +46,7 @@ def write_world(folder: Path) -> None:
     (folder / "logits" / "expected.json").unlink()
     for run in RUNS:
         shutil.copytree(FOLDER / run, folder / run)
-    sentences = list(write_demo_data(folder, 24, 12))
+    sentences = list(write_toy_tasks(folder, 24, 12))
     create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
     task = load_task(manifest=folder / "opinion.yaml")
     torch.manual_seed(1)

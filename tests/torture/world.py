@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torch.nn import init
 
-from distill.apps.quickstart.demo import write_demo_data
 from teacher.finetune.common import save_teacher
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.new_teachers import save_new_teacher
+from tests.helpers.toy_tasks import write_toy_tasks
 from tests.torture.cases import DUMP, HELD_OUT, LAYERS, SEVERAL, STUDENT, TOKENS, run_all
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
@@ -37,7 +37,7 @@ students: {small: {matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epo
 
 def make_world(folder: Path, is_short: bool) -> None:
     """Fills a folder with everything that the cases name, or those of the short form."""
-    sentences = write_demo_data(folder, TRAIN_ROWS, VALIDATION_ROWS)
+    sentences = write_toy_tasks(folder, TRAIN_ROWS, VALIDATION_ROWS)
     create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
     # So sure that a student agrees, for `certify`.
     save_new_teacher(

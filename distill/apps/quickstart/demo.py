@@ -1,6 +1,6 @@
 """The demo: two small generated tasks, each step a `distill` command in its own process, printed before it runs.
 
-In both tasks the labels depend on the order of words alone, so that a bag of words can only guess.
+In both tasks the labels depend on the order of words that stand apart, so that bags of words and of n-grams only guess.
 """
 
 import json
@@ -15,28 +15,39 @@ from distill.apps.cells import run_command
 from pipeline import console
 from pipeline.files import make_folder, write_text
 
-EPOCHS = {"opinion": 4, "roles": 10}
+EPOCHS = {"opinion": 8, "roles": 10}
 STUDENTS = ("cbow", "hybrid")
 FLIPPED = {
-    "opinion": ["the food was awful but the view was superb .", "the food was superb but the view was awful ."],
-    "roles": ["anna paid ben .", "ben was paid by anna .", "anna paid ben .", "anna was paid by ben ."],
+    "opinion": [
+        "the food was awful to me , but the view was superb to me .",
+        "the food was superb to me , but the view was awful to me .",
+    ],
+    "roles": [
+        "the baker anna from rome paid the judge ben from oslo .",
+        "the pilot ben from paris was paid by the nurse anna from oslo .",
+        "the baker anna from rome paid the judge ben from oslo .",
+        "the pilot anna from paris was paid by the nurse ben from oslo .",
+    ],
 }
-THINGS = ("food", "service", "music", "view", "staff", "room", "coffee", "wine")
-GOOD = ("great", "lovely", "superb", "pleasant", "perfect", "charming")
-BAD = ("awful", "dull", "terrible", "rude", "cold", "boring")
-NAMES = ("anna", "ben", "clara", "david", "emma", "felix")
-VERBS = ("paid", "called", "helped", "followed", "praised", "blamed")
+THINGS = ("food", "service", "music", "view", "staff", "room", "coffee", "wine", "garden", "soup", "bread", "pool")
+GOOD = ("great", "lovely", "superb", "pleasant", "perfect", "charming", "fresh", "warm")
+BAD = ("awful", "dull", "terrible", "rude", "cold", "boring", "dirty", "loud")
+NAMES = ("anna", "ben", "clara", "david", "emma", "felix", "greta", "hugo")
+VERBS = ("paid", "called", "helped", "followed", "praised", "blamed", "thanked", "visited")
+JOBS = ("baker", "pilot", "judge", "nurse")
+CITIES = ("rome", "paris", "oslo", "cairo")
 Row = dict[str, str | int]
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The outcome of a task of the demo: accuracies on its dev split, and two predictions of the Hybrid student."""
+    """The outcome of a task of the demo: accuracies on rows that are not in training, and predictions of the Hybrid."""
 
     task: str
     majority: float
     students: dict[str, float]
     teacher: float
+    ngrams: float
     predictions: list[tuple[str, str]]
 
 
@@ -71,7 +82,7 @@ def _run_task(folder: Path, task: str) -> DemoResult:
         # Bigrams would give CBOW some word order.
         flags = ("--embedding", student, "--num-bigrams", "0")
         run_command(["train-student", "--task", task, *flags, "--output-dir", run], folder)
-        evaluations[student] = json.loads(run_command(["evaluate", run, "--json"], folder))["validation"]
+        evaluations[student] = json.loads(run_command(["evaluate", run, "--baseline", "--json"], folder))["validation"]
     predictions = json.loads(run_command(["predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"], folder))
     width = len(FLIPPED[task]) // len(predictions)
     texts = [" | ".join(FLIPPED[task][k : k + width]) for k in range(0, len(FLIPPED[task]), width)]
@@ -80,33 +91,47 @@ def _run_task(folder: Path, task: str) -> DemoResult:
         evaluations["hybrid"]["majority"]["accuracy"],
         {student: evaluations[student]["gold"]["accuracy"] for student in STUDENTS},
         evaluations["hybrid"]["teacher"]["accuracy"],
+        evaluations["hybrid"]["baseline"]["scores"]["accuracy"],
         [(text, row["label"]) for text, row in zip(texts, predictions, strict=True)],
     )
 
 
 def opinion(random: np.random.Generator) -> Row:
-    """Returns a review with one good and one bad word. The word in the main clause or after "but" decides its label."""
+    """Returns a review with a good and a bad word between the same neighbours, of which the verdict decides its label.
+
+    The verdict is in the main clause, after "but", or where "not" is not, four words before it.
+    """
     good, bad = str(random.choice(GOOD)), str(random.choice(BAD))
     label = int(random.integers(2))
     verdict, aside = (good, bad) if label else (bad, good)
     first, second = random.choice(THINGS, 2, replace=False)
     forms = (
-        f"the {first} was {aside} but the {second} was {verdict} .",
-        f"although the {first} was {aside} , the {second} was {verdict} .",
-        f"the {first} was {verdict} although the {second} was {aside} .",
+        f"the {first} was {aside} to me , but the {second} was {verdict} to me .",
+        f"although the {first} was {aside} to me , the {second} was {verdict} to me .",
+        f"the {first} was {verdict} to me , although the {second} was {aside} to me .",
+        f"i would not call the {first} {aside} today , and i would call the {second} {verdict} today .",
+        f"i would call the {first} {verdict} today , and i would not call the {second} {aside} today .",
     )
     return {"sentence1": forms[random.integers(len(forms))], "label": label}
 
 
 def roles(random: np.random.Generator) -> Row:
-    """Returns two sentences with the same people and the same verb, and whether the same person acts in both."""
+    """Returns two sentences with the same names and the same verb, and whether the same person acts in both."""
     one, other = (str(name) for name in random.choice(NAMES, 2, replace=False))
     verb = str(random.choice(VERBS))
     label = int(random.integers(2))
     actor, receiver = (one, other) if label else (other, one)
-    first = (f"{one} {verb} {other} .", f"{other} was {verb} by {one} .")[random.integers(2)]
-    second = (f"{actor} {verb} {receiver} .", f"{receiver} was {verb} by {actor} .")[random.integers(2)]
-    return {"sentence1": first, "sentence2": second, "label": label}
+    return {
+        "sentence1": _act(random, one, verb, other),
+        "sentence2": _act(random, actor, verb, receiver),
+        "label": label,
+    }
+
+
+def _act(random: np.random.Generator, actor: str, verb: str, receiver: str) -> str:
+    """A sentence in which no name stands beside the verb, with jobs and cities that mean nothing."""
+    did, was = (f"the {random.choice(JOBS)} {name} from {random.choice(CITIES)}" for name in (actor, receiver))
+    return (f"{did} {verb} {was} .", f"{was} was {verb} by {did} .")[random.integers(2)]
 
 
 TASKS: dict[str, Callable[[np.random.Generator], Row]] = {"opinion": opinion, "roles": roles}
@@ -125,8 +150,16 @@ def write_demo_data(folder: Path, train_rows: int = 4000, validation_rows: int =
         write_text(folder / f"{name}.yaml", manifest)
         # A seed per task: the demo's data and scores are the same on every machine.
         random = np.random.default_rng(number)
+        known: set[tuple[str | int, ...]] = set()
         for split, count in (("train", train_rows), ("validation", validation_rows)):
-            rows = [make(random) for _ in range(count)]
+            rows: list[Row] = []
+            while len(rows) < count:
+                row = make(random)
+                key = tuple(row.values())
+                # A row that is also in training would prove nothing about new ones.
+                if key not in known:
+                    known.add(key)
+                    rows.append(row)
             write_text(folder / "data" / name / f"{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
             sentences += [str(row[key]) for row in rows for key in ("sentence1", "sentence2") if key in row]
     return sentences

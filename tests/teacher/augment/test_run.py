@@ -14,7 +14,6 @@ from accelerate import PartialState
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from distill.apps.quickstart.demo import write_demo_data
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256
@@ -35,6 +34,7 @@ from teacher.dumps import dump
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
+from tests.helpers.toy_tasks import write_toy_tasks
 from tests.helpers.variants import Changes, augment_settings, own_task, rows_of, write_variants
 from tests.helpers.word_tasks import make_louder
 
@@ -539,7 +539,7 @@ def test_rows_of_a_shard_are_read_by_source_row_and_variant(work: Path, roles: T
 def large(masked_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks of several parts, and a store with the first one's variants; read only."""
     folder = tmp_path_factory.mktemp("large")
-    write_demo_data(folder, 2400, 1)
+    write_toy_tasks(folder, 2400, 1)
     shutil.copytree(masked_lm, folder / "teachers" / "mlm")
     write_variants(folder, folder / "store", num_variants=30)
     return folder
