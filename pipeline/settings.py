@@ -1,13 +1,10 @@
 """Settings of commands: frozen parts and unions of parts, each field a flag.
 
-A command's settings are a tree. A leaf is one flag: its description is the help text, its name the keyword in Python. A
-branch is a part, or a union of parts. One member of a union is chosen by the flag that names it (``--embedding lstm``),
-or by a flag that only this member has (``--corpus NAME``). The command line, Python, recipes and sweeps are flat:
-`build` makes the tree of flat values, and refuses flags of parts that were not chosen. The module does not import
-torch, so that ``--help`` is quick.
-
-No library fits. tyro makes subcommands of members, jsonargparse needs ``--encoder.hidden_size``, and pydantic-settings
-has no default member. They stop at the first wrong value. Typer makes no flags of a model's fields.
+A command's settings are a tree. A leaf is one flag: its description is the help text. A branch is a part, or a union of
+parts. A flag names the member of a union (``--embedding lstm``), or only this member has it (``--corpus NAME``). The
+command line, Python, recipes and sweeps are flat: `build` makes the tree, and refuses flags of parts that were not
+chosen. No library fits. tyro makes subcommands of members, jsonargparse needs ``--encoder.hidden_size``, and
+pydantic-settings has no default member. They stop at the first wrong value. Typer makes no flags of a model's fields.
 """
 
 import functools
@@ -40,8 +37,7 @@ class Settings(BaseModel):
     """A command's settings, or a part of them.
 
     A field may have ``json_schema_extra`` with ``argument`` (a positional argument), ``aliases`` (hidden spellings of
-    the flag) and ``decides``: whether the field decides the result. Paths, output formats and the frequency of
-    checkpoints do not, so fingerprints and records leave such fields out.
+    the flag) and ``decides``: paths, output formats and the like do not decide a result, and no record holds them.
 
     Attributes:
         helps: other help texts for flags that the class inherits.

@@ -19,6 +19,7 @@ from pipeline.sets.open import find_set
 from pipeline.sets.record_parts import Setting
 from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
 from pipeline.tasks.target import Target, predicted_scores
+from pipeline.tasks.task import MASK
 from student.lessons.examples import check_same_task
 from student.predict.predictor import Predictor
 from student.run_settings import MaskedWordsSettings
@@ -26,7 +27,6 @@ from student.word_effects import Word, entropies, without_each_word
 
 METHOD = "mask-each"
 COLUMNS = ("source_row", "variant", "sentence1", "sentence2", "logits")
-MASK = "[MASK]"
 # A rank correlation needs two words, and a row with one word agrees by definition.
 FEWEST_WORDS = 2
 # A fixed seed gives everyone the same baseline for the same set.

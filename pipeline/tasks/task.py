@@ -34,6 +34,7 @@ METRICS: dict[TaskType, Any] = {
 }
 # The label of a word outside every span.
 OUTSIDE = "O"
+MASK = "[MASK]"  # the text of a masked word in variants
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation. The teacher stage defines them
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")

@@ -104,17 +104,14 @@ def fit(
 ) -> list[Entry]:
     """Trains to the end of the schedule, resuming from the run's checkpoint if there is one.
 
-    Several tasks on one encoder are one task. See `JointTask`.
-
     Args:
         run: the run, after its `start`.
-        task: the task, whose model is trained in place.
+        task: the task, whose model is trained in place. Several tasks on one encoder are one, a `JointTask`.
         optimizer: the optimizer of the trained weights.
         schedule: the steps, entries and checkpoints.
         report_to: the tracker of the entries of the history.
 
-    Returns: The history: per entry its ``epoch`` or ``step``, the mean ``loss`` of the rows since the previous entry,
-        and ``metrics`` by dev split.
+    Returns: The history: per entry its ``epoch`` or ``step``, mean ``loss`` since the last one, ``metrics`` by split.
 
     Raises:
         ConfigError: if training diverges.
@@ -148,7 +145,7 @@ def fit(
                 run.write_metrics(progress.history)
                 track(progress.history[-1])
             _save_if_best(run, task, schedule, progress)
-    # Without a best entry the last weights count, and they exist only now.
+    # Without a best entry the last weights count.
     if run.is_main and not schedule.save_best:
         task.save(run.folder)
     return progress.history

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from pipeline.arrays import Floats64, Ints, Ragged, hashed, uniform
 from pipeline.errors import IntegrityError, MissingDependencyError
 from pipeline.sources import ROWS_AT_ONCE
+from pipeline.tasks.task import MASK
 from pipeline.text.word_pieces import with_each_word_replaced
-from teacher.augment.methods import MASK
 
 Span = tuple[int, int]  # start and stop (exclusive) in characters
 

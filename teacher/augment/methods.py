@@ -17,7 +17,7 @@ from pipeline.parsing import names_of
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.settings import Settings, deciding
 from pipeline.shared_settings import PLACE, JsonFlags, OwnDataFlags, SeedFlags, StoreFlags
-from pipeline.tasks.task import TRAIN, Task
+from pipeline.tasks.task import MASK, TRAIN, Task
 from teacher.models.model_settings import ForwardFlags
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pipeline.sets.record_parts import Setting
     from teacher.augment.editors import Edited
 
-MASK = "[MASK]"  # the text of a masked word
 MASK_HELP = "mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R."
 # the numbers of the sentences of a pair that a variant changes
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import MissingDependencyError
+from pipeline.tasks.task import MASK
 from teacher.augment.editors import Edited, MaskPosEditor, Pools, Tagger, make_pools, pattern_tagger, words_in
-from teacher.augment.methods import MASK
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.arrays import Ragged
+from pipeline.tasks.task import MASK
 from teacher.augment.editors import MaskPosEditor, Sites, TinyBertEditor, make_pools
-from teacher.augment.methods import BOTH, FIRST, MASK, SECOND, Editor, MaskPos, Sides, TinyBert
+from teacher.augment.methods import BOTH, FIRST, SECOND, Editor, MaskPos, Sides, TinyBert
 from teacher.augment.variants import SCHEMA, make_variants
 
 SINGLES = ["A red dog .", ' it\u2019s "big"\tand  RED ', ""]
