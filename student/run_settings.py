@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.parsing import names_of
 from pipeline.settings import Settings
 from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
-from student.cascade.config import CollectFlags
+from student.cascade.cascade_settings import CollectFlags
 from student.settings import TableDtype
 from student.source_settings import FORMERLY_LOGITS
 

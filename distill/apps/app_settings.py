@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.parsing import names_of
 from pipeline.settings import Settings
 from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
-from student.cascade.config import CollectFlags
+from student.cascade.cascade_settings import CollectFlags
 from student.settings import SweepSettings
 
 # as browsers send it, which is "null" for a page opened from a file

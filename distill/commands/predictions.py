@@ -8,7 +8,7 @@ from distill.commands.command import command
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, raise_all
-from student.cascade.config import CascadeSettings
+from student.cascade.cascade_settings import CascadeSettings
 from student.run_settings import CertifySettings, ExportSettings, PredictSettings
 
 if TYPE_CHECKING:

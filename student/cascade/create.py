@@ -22,6 +22,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import NO_LABEL, gold_arrays, margins
 from pipeline.tasks.task import TRAIN
+from student.cascade.cascade import Stage, StudentStage, open_stages
 from student.cascade.cascade_file import (
     CascadeRecord,
     Measured,
@@ -32,6 +33,7 @@ from student.cascade.cascade_file import (
     password_problems,
     write_cascade,
 )
+from student.cascade.cascade_settings import CascadeSettings
 from student.cascade.choose_thresholds import (
     NEVER,
     Answered,
@@ -41,8 +43,6 @@ from student.cascade.choose_thresholds import (
     frontier,
     mean_cost,
 )
-from student.cascade.config import CascadeSettings
-from student.cascade.stages import Stage, StudentStage, open_stages
 from student.evaluate import open_evaluated
 from student.lessons.examples import ExampleLesson
 from student.predict.certify import COLUMNS, not_trained_on, read_originals

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from student.cascade.config import MOST_STAGES
+from student.cascade.cascade_settings import MOST_STAGES
 
 KINDS = ("Backend", "Empty", "Overloaded", "Validation")
 STAGES = [f'{{stage="{number}"}}' for number in range(MOST_STAGES)]  # of a cascade, from the first one, 0

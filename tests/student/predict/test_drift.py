@@ -15,7 +15,7 @@ from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.text_drift import TEXT_SIGNALS
-from student.predict.drift import MOST, Sample
+from student.predict.file import MOST, Sample
 from student.predict.predictor import Predictor
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke, piped

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distill.apps.experiments.paired import alike, difference, fidelity_to, kinds_of_rows, metric_of
+from distill.apps.experiments.measure import alike, difference, fidelity_to, kinds_of_rows, metric_of
 from distill.apps.systems import Rows
 from pipeline.arrays import Floats
 from pipeline.tasks.target import NO_LABEL, Target
