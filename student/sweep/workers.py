@@ -52,7 +52,10 @@ def train_all(
     start = (max(1, torch.get_num_threads() // processes),)
     # Forking a process that has used OpenMP threads can deadlock.
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=start) as pool:
+        # Workers inherit what is blocked here, so that a Ctrl-C while they start is for this process alone.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         futures = {pool.submit(_train, config): number for number, config in enumerate(configs)}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()

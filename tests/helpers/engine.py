@@ -130,7 +130,7 @@ def made(name: str) -> tuple[Any, Tokenizer]:
             parameter.add_(0.3 * torch.randn(parameter.shape))
         if isinstance(encoder, MatrixEncoder) and encoder.bigrams is not None:
             encoder.bigrams.set_pairs(torch.tensor(PAIRS))
-            encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), 3))
+            encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), encoder.bigrams.size))
         token_V = torch.arange(SHAPE["vocabulary_size"])
         whole.encoder.neutralise(token_V % 7 == 5)
         for part in encoder.parts() if isinstance(encoder, MatrixEncoder) else []:

@@ -208,7 +208,7 @@ def test_a_server_of_files_needs_no_large_library(files: dict[str, Path]) -> Non
 
 def test_a_command_that_needs_torch_asks_for_the_folder(files: dict[str, Path], tmp_path: Path) -> None:
     shutil.copy(files["run-pairs"], tmp_path)
-    result = CliRunner().invoke(app, ["bench", "--student", str(tmp_path / "run-pairs.distill")])
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run-pairs.distill")])
     assert result.exit_code == 2
     assert "run-pairs.distill: " in result.stderr.replace("\n", "")
     assert "Traceback" not in result.stderr

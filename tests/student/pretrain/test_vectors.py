@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
-from student.encoders.specs import Hybrid
+from student.encoders.specs import Cbow, Hybrid
 from student.initial_weights.vectors import start_vectors
 from student.lessons.pretraining import first_batches
 from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
@@ -119,7 +119,7 @@ def test_the_map_reads_means_and_products(sentences: list[list[int]]) -> None:
 
 
 def test_without_a_map_the_mean_is_the_vector() -> None:
-    shape = {"embedding": "cbow", "matrix_size": 0, "vector_size": 5, "bidirectional": False, "vector_map": "none"}
+    shape = {"encoder": Cbow(vector_size=5), "vector_map": "none"}
     student = SentenceStudent(CONFIG.model_copy(update=shape))
     (said_H,) = student(torch.tensor([3, 4, 4]), torch.tensor([0, 3]))
     torch.testing.assert_close(said_H, student.encoder.tables()[0].weight[[3, 4, 4]].mean(dim=0))

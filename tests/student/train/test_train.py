@@ -284,7 +284,7 @@ def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: ExampleSet, e
 def test_maxima_where_there_are_none_are_refused(opinion_set: ExampleSet, flags: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         architecture(opinion_set, pooling="sum+max", **flags)
-    assert architecture(opinion_set, **flags).encoder.model_dump()["pooling"] == "sum"
+    assert architecture(opinion_set, **flags).encoder.model_dump().get("pooling") in ("sum", None)  # CMOW has none
 
 
 def test_a_student_of_sums_and_maxima_is_trained(store: Path, tmp_path: Path) -> None:
