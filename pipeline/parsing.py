@@ -15,6 +15,7 @@ from pipeline.untrusted import string_problem, strings_in
 
 M = TypeVar("M", bound=BaseModel)
 MOST_SHOWN = 100  # characters of a wrong value
+MERGE = "tag:yaml.org,2002:merge"  # the key <<
 IN_WORDS = {  # pydantic's messages use Python's terms
     "dict_type": "should be keys with values",
     "model_type": "should be keys with values",
@@ -22,6 +23,27 @@ IN_WORDS = {  # pydantic's messages use Python's terms
     "int_parsing": "should be a whole number",
     "int_from_float": "should be a whole number",
 }
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML, and collects keys that are twice in a mapping. PyYAML would silently take the last one."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.problems: list[str] = []
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        first: dict[Any, int] = {}
+        # Before merge keys (<<) add those of other mappings, which a mapping may override.
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                line, name = key.start_mark.line + 1, self.construct_object(key)
+                if name in first:
+                    shown = repr(name)[:MOST_SHOWN]
+                    self.problems.append(f"line {line}: the key {shown} is there twice, first in line {first[name]}")
+                first.setdefault(name, line)
+        return node
 
 
 def parse_yaml(text: str, context: str) -> Any:
@@ -32,14 +54,16 @@ def parse_yaml(text: str, context: str) -> Any:
         context: the file's name, for the message.
 
     Raises:
-        ConfigError: if it is not YAML, or contains a text that cannot be encoded.
+        ConfigError: if it is not YAML, a key is twice in a mapping, or a text cannot be encoded.
     """
     try:
-        values = yaml.safe_load(text)
+        loader = _Loader(text)
+        values = loader.get_single_data()
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the latter by odd tags
         reason = "nested too deep" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{context}: not YAML: {reason}") from error
-    raise_all(ConfigError, context, [problem for text in strings_in(values) if (problem := string_problem(text))])
+    of_strings = [problem for text in strings_in(values) if (problem := string_problem(text))]
+    raise_all(ConfigError, context, loader.problems + of_strings)
     return values
 
 

@@ -41,6 +41,30 @@ def test_strings_are_found_at_any_depth_and_of_yaml_that_refers_to_itself() -> N
     assert set(strings_in(parse_yaml(aliases, "aliases.yaml"))) == {*"abcdefx"}
 
 
+@pytest.mark.parametrize(
+    ("text", "second", "first"),
+    [
+        ("labels: [bad, good]\n'labels': [good, bad]", 2, 1),
+        ("columns:\n  text: a\n  label: b\n  text: c", 4, 2),
+        ("- {a: 1, b: 2,\n   a: 3}", 2, 1),
+        ("yes: 1\non: 2", 2, 1),
+    ],
+)
+def test_a_key_twice_in_yaml_is_refused_with_both_lines(text: str, second: int, first: int) -> None:
+    with pytest.raises(ConfigError, match=naming("task.yaml", f"line {second}: ", f"line {first}")):
+        parse_yaml(text, "task.yaml")
+
+
+def test_all_keys_that_are_twice_are_reported() -> None:
+    with pytest.raises(ConfigError, match=naming("line 3: ", "'a'", "line 4: ", "'b'")):
+        parse_yaml("a: 1\nb: 2\na: 3\nb: 4", "task.yaml")
+
+
+def test_merge_keys_may_be_overridden() -> None:
+    text = "base: &base {a: 1, b: 2}\nmore: &more {<<: *base, a: 3}\nlast: {<<: [*more, *base], b: 4}"
+    assert parse_yaml(text, "task.yaml")["last"] == {"a": 3, "b": 4}
+
+
 @pytest.mark.parametrize("name", sorted(WRITTEN))
 def test_devices_are_no_outputs(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
