@@ -7,7 +7,7 @@ create or replace macro calibration(t) as table
     from (
         select split, list_max(softmax(logits)) as confidence, (argmax(logits) = label)::int as is_right,
             least(floor(10 * confidence), 9)::int as bin
-        from query_table(t) where label is not null
+        from query_table(t) where label is not null and log_sum_exp(logits) is not null
     )
     group by split, bin order by split, bin;
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import expit, log_expit, log_softmax, logsumexp, softmax
 
 from pipeline.sql.database import add_macros, macros
 
 logit_lists = st.integers(2, 6).flatmap(
     lambda size: st.tuples(*[st.lists(st.floats(-1000, 1000, width=32), min_size=size, max_size=size)] * 2)
 )
+WITH_NAMES, NAMED = re.compile(r"-?inf|nan"), r"'\g<0>'::float"  # as SQL writes them
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,69 @@ def test_known_answers(connection: duckdb.DuckDBPyConnection) -> None:
 def test_lists_of_fixed_length_and_missing_ones(connection: duckdb.DuckDBPyConnection) -> None:
     query = "select argmax([1, 3]::float[2]), entropy([5]::float[1]), softmax(null::float[]), argmax(null::float[])"
     assert connection.execute(query).fetchone() == (1, 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("entropy([-inf, 0])", 0),
+        ("entropy([-inf, 0, 0])", log(2)),
+        ("kl([-inf, 0], [0, 0])", log(2)),
+        ("kl([0, 0], [-inf, 0])", float("inf")),
+        ("kl([-inf, 0], [-inf, 0])", 0),
+        ("margin([-inf, 0])", 1),
+        ("expectation([-inf, 0], [1, 5])", 5),
+        ("label_kl([-inf, 0], [0, 0])", log(2) / 2),
+        ("label_kl([inf, 0], [inf, 0])", 0),
+        ("softmax([-inf, 0])", [0, 1]),
+        ("mix([[-inf, 0], [-inf, 0]], [1, 1])", [float("-inf"), 0]),
+        ("mix_labels([[-inf, inf], [-inf, inf]], [1, 1])", [float("-inf"), float("inf")]),
+        ("vote([[-inf, 0], [-inf, 0], [0, -1]])", [float("-inf"), 0]),
+    ],
+)
+def test_a_probability_of_zero_is_a_logit_of_minus_infinity(
+    connection: duckdb.DuckDBPyConnection, expression: str, expected: object
+) -> None:
+    got = connection.execute(f"select {WITH_NAMES.sub(NAMED, expression)}").fetchone()
+    assert got == (pytest.approx(expected),)
+
+
+@pytest.mark.parametrize("missing", ["nan", "null"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "softmax([?, 0])",
+        "log_sum_exp([?, 0])",
+        "argmax([?, 0])",
+        "entropy([?, 0])",
+        "margin([?, 0, 1])",
+        "kl([?, 0], [0, 0])",
+        "kl([0, 0], [?, 0])",
+        "sigmoid([?])[1]",
+        "likely_labels([?, 1])",
+        "label_kl([?, 0], [0, 0])",
+        "label_kl([0, 0], [?, 0])",
+        "mix([[?, 0], [0, 0]], [1, 1])",
+        "mix([[?], [0]], [1, 1])",
+        "mix_labels([[?, 0], [0, 0]], [1, 1])[1]",
+        "vote([[?, 0], [1, 0], [2, 0]])",
+        "expectation([?, 0], [1, 5])",
+    ],
+)
+def test_no_answer_without_every_logit(connection: duckdb.DuckDBPyConnection, expression: str, missing: str) -> None:
+    query = f"select {WITH_NAMES.sub(NAMED, expression.replace('?', missing))}"
+    assert connection.execute(query).fetchone() == (None,)
+
+
+@settings(deadline=None)
+@given(lists=logit_lists)
+def test_label_kl_is_what_scipy_says(
+    connection: duckdb.DuckDBPyConnection, lists: tuple[list[float], list[float]]
+) -> None:
+    p, q = np.array(lists)
+    expected = (expit(p) * (log_expit(p) - log_expit(q)) + expit(-p) * (log_expit(-p) - log_expit(-q))).mean()
+    got = connection.execute("select label_kl(?::float[], ?::float[])", list(lists)).fetchone()
+    assert got == (pytest.approx(expected, rel=1e-9, abs=1e-9),)
 
 
 @settings(deadline=None)
