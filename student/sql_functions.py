@@ -22,7 +22,7 @@ from student.predict.text_answers import Prediction
 OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"
 
 
-def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
+def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> dict[str, tuple[str, ...]]:
     """Adds the functions of students to a connection, and replaces those that it has.
 
     ``predict(run, text)`` returns a label (VARCHAR), and ``scores(run, text)`` the calibrated probabilities in the
@@ -39,6 +39,8 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     Args:
         connection: any connection to DuckDB.
         runs: folders of finished runs, or files of students. Queries use the same spelling.
+
+    Returns: The labels of each student in the order of its scores, by its name in queries.
 
     Raises:
         IntegrityError: if a folder or a file holds no student.
@@ -59,6 +61,7 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
                 f"register: the database has a {name!r} that this connection cannot replace. Drop it if it is a "
                 "macro. If it is a function of another connection or cursor, register there"
             ) from error
+    return {name: student.target.names for name, student in students.items() if isinstance(student, _Student)}
 
 
 def _opened(run: str | Path) -> dict[str, "_Student | _Tasks"]:

@@ -51,12 +51,12 @@ def _answer(connection: "duckdb.DuckDBPyConnection", query: str, settings: SqlSe
     from pipeline.sql.read_only_query import as_dicts, fetch_rows, first_arguments, select, with_hex, write_parquet
 
     # torch is loaded only for queries that call a student, and the runs have to be known before the query is bound.
-    runs = first_arguments(query, STUDENTS_FUNCTIONS)
+    runs, labels = first_arguments(query, STUDENTS_FUNCTIONS), {}
     if runs:
         from student.sql_functions import register
 
-        register(connection, *runs)
-    relation = select(connection, query)
+        labels = register(connection, *runs)
+    relation = select(connection, query, labels)
     if settings.parquet is not None:
         write_parquet(settings.parquet, relation)
         return Result().note(f"wrote {settings.parquet}")

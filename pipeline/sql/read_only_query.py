@@ -31,6 +31,7 @@ from pipeline.errors import QueryError, did_you_mean
 from pipeline.files import write_alone
 from pipeline.interrupts import interrupting
 from pipeline.sql.database import add_macros, connect, macros, view_name
+from pipeline.sql.label_order import check_label_order, mentions
 from pipeline.untrusted import string_problem
 
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -58,10 +59,18 @@ LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "max_execution_time": TIMEOUT_S * 1000,
 }
 Row = tuple[Any, ...]
+Labels = Mapping[str, Sequence[str]]
+NO_LABELS: Labels = {}
 
 
-def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raises QueryError unless the text is one SELECT that only reads; duckdb.Error if it is no SQL at all."""
+def check_select(connection: duckdb.DuckDBPyConnection, sql: str, runs: Labels = NO_LABELS) -> None:
+    """Raises QueryError unless the text is one SELECT that only reads; duckdb.Error if it is no SQL at all.
+
+    Args:
+        connection: the database.
+        sql: the text.
+        runs: the labels of the students that it calls.
+    """
     kinds = [_kind(statement) for statement in duckdb.extract_statements(sql)]
     if kinds != ["SELECT"]:
         raise QueryError(f"only one SELECT is allowed, but this is: {', '.join(kinds) or 'nothing'}")
@@ -79,6 +88,8 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     local = {part["key"] for node in nodes for part in node.get("cte_map", {}).get("map", [])}
     questions = [table for table in tables if table["function_name"] not in listed_functions()["tables"]]
     refuse_for_words(connection, questions, local)
+    mentioned = mentions(nodes)
+    check_label_order(connection, mentioned._replace(tables=mentioned.tables - local), runs)
 
 
 def _check_functions(connection: duckdb.DuckDBPyConnection, tables: set[str], values: set[str]) -> None:
@@ -260,8 +271,13 @@ def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> Non
     connection.execute("set lock_configuration=true")
 
 
-def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
+def select(connection: duckdb.DuckDBPyConnection, sql: str, runs: Labels = NO_LABELS) -> duckdb.DuckDBPyRelation:
     """Returns the result of one SELECT, before its rows are fetched.
+
+    Args:
+        connection: the database.
+        sql: the SELECT.
+        runs: the labels of the students that it calls, by the names in the query.
 
     Raises:
         QueryError: if it is anything else, or fails.
@@ -269,7 +285,7 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
     _check_text(sql)
     with query_errors():
         try:
-            check_select(connection, sql)
+            check_select(connection, sql, runs)
             return connection.sql(sql)
         except duckdb.ParserException as error:
             raise QueryError(f"{_query_error(error)}{_names_to_quote(connection, sql)}") from error
