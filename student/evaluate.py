@@ -45,12 +45,13 @@ ANY_SCORE = (-math.inf, math.inf)  # a student does not store the range of its t
 def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
     """Evaluates a run on the dev splits of its logit set, or with several sets against the mixture of their teachers.
 
-    Returns: Per split, or per TASK/SPLIT for a run of several tasks: ``gold`` (the task's metrics), ``interval`` (their
-        95 % bootstrap intervals), ``teacher`` (the teacher's metrics), ``majority`` (those of always predicting the
-        most frequent class) and ``glue`` (GLUE's single number for the task). Also ``labels`` (macro F1, and how many
-        labels are ever predicted), ``decided`` (the metrics of `predict`'s labels, with thresholds and costs if there
-        are any), ``by_label`` (precision, recall and F1 of each of these labels), ``bins`` (other scores for bins) and
-        ``fidelity`` (agreement with the teacher, KL divergence from it).
+    Returns: Per split, or per TASK/SPLIT for a run of several tasks: ``rows`` (how many were scored, and how many were
+        left out and why), ``gold`` (the task's metrics), ``interval`` (their 95 % bootstrap intervals), ``teacher``
+        (the teacher's metrics), ``majority`` (those of always predicting the most frequent class) and ``glue`` (GLUE's
+        single number for the task). Also ``labels`` (macro F1, and how many labels are ever predicted), ``decided``
+        (the metrics of `predict`'s labels, with thresholds and costs if there are any), ``by_label`` (precision, recall
+        and F1 of each of these labels), ``bins`` (other scores for bins) and ``fidelity`` (agreement with the teacher,
+        KL divergence from it).
 
     Raises:
         DataError: if the set is gone.
@@ -67,9 +68,14 @@ def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
         console.warn(f"{config.run}: not finished. These are the weights of its best epoch so far")
     logit_set = open_evaluated(kind, record, config.set, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
-    splits = dev_examples(student.config, logit_set)
-    own = logit_set.record.metrics
-    return {split: kind.evaluate_split(student, rows, bias_C, own) for split, rows in splits.items()}
+    own, found = logit_set.record.metrics, {}
+    for split, rows in dev_examples(student.config, logit_set).items():
+        found[split] = kind.evaluate_split(student, rows, bias_C, own)
+        # A set may lack rows of its task: those without a prediction of an imported teacher.
+        missing = logit_set.record.splits[split].rows - len(rows)
+        if missing > 0:
+            found[split]["rows"]["not_in_the_set"] = missing
+    return found
 
 
 def evaluate_pretrained(config: EvaluateSettings) -> dict[str, dict[str, float]]:

@@ -37,7 +37,7 @@ def judge(parts: Mapping[str, Any]) -> list[str]:
     Args:
         parts: the results of `student.evaluate.evaluate` for a split, with or without the scores of a ``baseline``.
     """
-    return [*_teacher(parts), *_student(parts), *_skew(parts)]
+    return [*_left_out(parts), *_teacher(parts), *_student(parts), *_skew(parts)]
 
 
 def judge_teacher(best: Entry) -> list[str]:
@@ -108,6 +108,15 @@ def _has_text(rows: pa.Table) -> pa.Array:
     """Which rows have a text that is not empty."""
     first, second = sentences(rows)
     return pa.array([bool(any(map(str.strip, texts))) for texts in zip(first, second or first, strict=True)])
+
+
+def _left_out(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Counts the rows without a score, where others have one."""
+    counts = {name.replace("_", " "): count for name, count in parts.get("rows", {}).items() if count}
+    scored = counts.pop("scored", 0)
+    if scored and counts:
+        why = " and ".join(f"{count:,} are {name}" for name, count in counts.items())
+        yield f"Only {scored:,} of {scored + sum(counts.values()):,} rows were scored: {why}."
 
 
 def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:

@@ -33,8 +33,9 @@ def quickstart(config: QuickstartSettings) -> Result:
     found = run_quickstart(config.source, config.folder)
     metrics, scores, sizes = found.look.metrics, found.scores, found.sizes
     rows = [[who, *(own[metric] for metric in metrics), console.size(sizes[who])] for who, own in scores.items()]
-    values = {"findings": found.look.findings, "scores": scores, "bytes": sizes, "judgements": found.judgements}
-    result = Result(values | {"folder": str(config.folder), "next": found.commands})
+    values = {"findings": found.look.findings, "test_rows": found.num_tested, "scores": scores, "bytes": sizes}
+    values |= {"judgements": found.judgements, "folder": str(config.folder), "next": found.commands}
+    result = Result(values)
     result.table(["", *metrics, "on disk"], rows, f"{found.num_tested:,} test rows, which no step has trained on")
     for judgement in found.judgements:
         result.warn(judgement)

@@ -28,7 +28,7 @@ from pipeline.tasks.metrics import (
     score_logits,
     scores_by_label,
 )
-from pipeline.tasks.target import NO_LABEL, gold_arrays
+from pipeline.tasks.target import NO_LABEL, gold_arrays, has_gold
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.tasks.temperature import calibrated
 from pipeline.text.text_to_ids import TextReader
@@ -161,7 +161,9 @@ def evaluate_split(
     # Thresholds and costs are about probabilities, so they are added to calibrated logits.
     scaled_NC = calibrated(student_NC, config.calibration)
     decided_NC = scaled_NC if bias_C is None else scaled_NC + bias_C
+    num_scored = int(has_gold(config.target, *gold).sum())
     return {
+        "rows": {"scored": num_scored, "without_gold": len(rows) - num_scored},
         "gold": scores,
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
         "teacher": score_logits(config.metrics, config.target, teacher_NC, *gold) if len(teacher_NC) else {},

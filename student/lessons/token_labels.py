@@ -122,7 +122,9 @@ def evaluate_split(
     decided = tallies if bias_C is None else rows.tallies(calibrated(student_TC, calibration) + bias_C)
     outside_TC = np.zeros_like(student_TC)
     outside_TC[:, rows.names.index(OUTSIDE)] = 1
+    num_scored = int(rows.has_gold_N.sum())
     return {
+        "rows": {"scored": num_scored, "without_gold": len(rows) - num_scored},
         "gold": word_scores(metrics, tallies),
         "interval": word_intervals(metrics, tallies),
         "teacher": word_scores(metrics, rows.tallies(rows.teacher_TC)) if len(rows.teacher_TC) else {},

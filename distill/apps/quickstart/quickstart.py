@@ -9,6 +9,7 @@ import importlib.util
 import json
 import shlex
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -23,7 +24,7 @@ import yaml
 from distill.apps.app_settings import OwnFile
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.cells import run_command
-from distill.apps.quickstart.inspect_rows import Look, counted, look_at, with_scores_of
+from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, Look, counted, look_at, with_scores_of
 from distill.apps.systems import bytes_of
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
@@ -47,7 +48,7 @@ class Found:
 
     Attributes:
         look: what the file holds.
-        num_tested: the rows of the test split.
+        num_tested: the rows of the test split that were scored.
         scores: on the test split, of the student, its teacher and a bag of n-grams, by system.
         sizes: bytes on disk by system.
         judgements: what a user should do about the scores.
@@ -78,10 +79,12 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     if config.test is not None:
         look = with_scores_of(look, config.test)
     manifest = _manifest(name, look)
-    # A wrong label of the test file is reported before anything is written.
-    splits = splits_of(look, None if config.test is None else rows_to_test(look, manifest, config.test))
+    # A wrong label of the test file, or a test file without rows of its own, is reported before anything is written.
+    tested, num_unfit = (None, 0) if config.test is None else rows_to_test(look, manifest, config.test)
+    splits = splits_of(look, tested)
+    refuse_too_few(config, look, splits)
     if config.test is not None:
-        look = _with_left_out(look, len(look.rows) - len(splits["train"]))
+        look = _with_left_out(look, splits, num_unfit)
     for what, finding in look.findings.items():
         console.note(f"{what}: {finding}")
     if not config.has_teacher:
@@ -94,7 +97,7 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     write_text(folder / f"{name}.yaml", manifest)
     for split, rows in splits.items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
-    _make_set(config, folder, name, look)
+    _make_set(config, folder, look, [row for rows in splits.values() for row in rows])
     run = "student"
     run_command(
         ["train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run], folder
@@ -108,7 +111,8 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
     if "baseline" in evaluation:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
-    return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], next_commands(config, folder, look))
+    num_tested = evaluation["rows"]["scored"]
+    return Found(look, num_tested, scores, sizes, evaluation["judgements"], next_commands(config, folder, look))
 
 
 def _can_have(what: str, module: str, extra: str) -> bool:
@@ -138,8 +142,10 @@ def _manifest(name: str, look: Look) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def rows_to_test(look: Look, manifest: str, file: Path) -> list[dict[str, Any]]:
+def rows_to_test(look: Look, manifest: str, file: Path) -> tuple[list[dict[str, Any]], int]:
     """Reads a test file of the user's own, whose columns and labels are those of the training rows.
+
+    Returns: Its rows with text and gold, and the number of the others.
 
     Raises:
         DataError: if a column is missing, a label is unknown, or no row has text and gold.
@@ -147,14 +153,14 @@ def rows_to_test(look: Look, manifest: str, file: Path) -> list[dict[str, Any]]:
     task = parse_manifest(Task, manifest, str(file))
     load = load_word_source if look.type == "token_labels" else load_source
     gold = "score" if look.type == "regression" else "label"
-    found = []
-    for row in load(task, file, (TEST,)).splits[TEST].to_pylist():
+    found, rows = [], load(task, file, (TEST,)).splits[TEST].to_pylist()
+    for row in rows:
         texts = [row[f"sentence{number}"] for number in range(1, len(look.texts) + 1)]
         if all(texts) and row[gold] is not None:
             found.append(dict(zip(look.texts, texts, strict=True)) | {look.label: _as_named(look, row[gold])})
     if not found:
         raise DataError(f"--test {file}: no row has text and gold. Fill the column {look.label!r}.")
-    return found
+    return found, len(rows) - len(found)
 
 
 def _as_named(look: Look, gold: Any) -> Any:
@@ -164,10 +170,38 @@ def _as_named(look: Look, gold: Any) -> Any:
     return gold if look.type == "regression" else look.labels[gold]
 
 
-def _with_left_out(look: Look, count: int) -> Look:
-    """The look with the number of rows that the test file takes out of training."""
-    taken = {"in the test file, too": f"{counted(count, 'row')}, left out of training"} if count else {}
-    return replace(look, findings=look.findings | taken)
+def refuse_too_few(config: OwnFile, look: Look, splits: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Checks the rows that remain for training and for the test. `look_at` checked the file before it was split.
+
+    Raises:
+        DataError: if too few rows or labels remain.
+    """
+    train, labels = splits["train"], look.label
+    advice = "Leave --test out, and a tenth is kept for the test."
+    if config.test is not None and not train:
+        # With all of its rows taken, the test file is most likely the training file itself.
+        taken = f"holds all {len(set(map(look.key, look.rows))):,} texts of {config.file}, so none is left to train on"
+        raise DataError(f"--test {config.test}: {taken}. {advice}")
+    if not splits[TEST]:
+        raise DataError(f"{config.file}: has too few different texts for test rows of its own. Give some with --test.")
+    place = f"{config.file}: without the rows of {config.test or 'the test'}"
+    if len(train) < FEWEST_ROWS:
+        raise DataError(f"{place}, {counted(len(train), 'row')} are left. A student needs at least {FEWEST_ROWS}.")
+    known = {name for row in train for name in (row[labels] if isinstance(row[labels], list) else [row[labels]])}
+    if len(known) < 2:
+        raise DataError(f"{place}, all have the label {', '.join(map(str, known))!r}. A student needs at least two.")
+
+
+def _with_left_out(look: Look, splits: Mapping[str, list[dict[str, Any]]], num_unfit: int) -> Look:
+    """The look with the numbers of rows that the test file takes out of training, and that are left out of it."""
+    rows, count = len(look.rows), len(look.rows) - len(splits["train"])
+    found = {"in the test file, too": f"{counted(count, 'row')}, left out of training"} if count else {}
+    if count > rows / 2:
+        more = f"{count:,} of {rows:,} rows, left out of training: only {rows - count:,} rows are left"
+        found = {"MOST TRAINING ROWS ARE IN THE TEST FILE": more}
+    if num_unfit:
+        found["left out of the test"] = f"{counted(num_unfit, 'row')} without text or label"
+    return replace(look, findings=look.findings | found)
 
 
 def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[str, list[dict[str, Any]]]:
@@ -196,8 +230,9 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
     return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
 
 
-def _make_set(config: OwnFile, folder: Path, name: str, look: Look) -> None:
-    """A logit set of a fine-tuned teacher, or of the labels alone."""
+def _make_set(config: OwnFile, folder: Path, look: Look, rows: Sequence[dict[str, Any]]) -> None:
+    """A logit set of a fine-tuned teacher, or of the labels of all rows alone, those of the test included."""
+    name = config.task_name
     source = ["--manifest", f"{name}.yaml", "--data", "data"]
     if config.has_teacher:
         encoder = Path(config.model_name_or_path)
@@ -208,7 +243,8 @@ def _make_set(config: OwnFile, folder: Path, name: str, look: Look) -> None:
         )
         run_command(["teacher-dump", *source, "--model-name-or-path", "teacher", "--store", STORE], folder)
         return
-    write_atomically(folder / "labels.parquet", partial(pq.write_table, pa.Table.from_pylist(_gold_answers(look))))
+    answers = pa.Table.from_pylist(_gold_answers(look, rows))
+    write_atomically(folder / "labels.parquet", partial(pq.write_table, answers))
     run_command(["import", "labels.parquet", *source, "--teacher", GOLD, "--name", name, "--store", STORE], folder)
 
 
@@ -217,10 +253,10 @@ def usual_epochs(look: Look) -> int:
     return max(EPOCHS, min(MOST_EPOCHS, ceil(FEWEST_STEPS * ROWS_PER_STEP / len(look.rows))))
 
 
-def _gold_answers(look: Look) -> list[dict[str, Any]]:
+def _gold_answers(look: Look, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Gold as the predictions of a teacher. Texts with several labels get their mean."""
     golds = defaultdict[tuple[str, ...], list[Any]](list)
-    for row in look.rows:
+    for row in rows:
         golds[tuple(row[name] for name in look.texts)].append(row[look.label])
     return [dict(zip(look.texts, texts, strict=True)) | _answer(look, gold) for texts, gold in golds.items()]
 

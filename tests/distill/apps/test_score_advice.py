@@ -50,6 +50,8 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
     ("parts", "words"),
     [
         (parts_of(0.8, 0.9, 0.7), []),
+        (parts_of(0.8, 0.9, None, rows={"scored": 9, "without_gold": 0}), []),
+        (parts_of(0.8, 0.9, None, rows={"scored": 4, "without_gold": 1, "not_in_the_set": 300}), [("4 of 305", "300")]),
         (parts_of(0.8, 0.9, 0.85), [("student", "accuracy", "macro_f1")]),
         (parts_of(0.8, 0.6, 0.7), [("teacher", "accuracy", "macro_f1"), ("student",)]),
         (parts_of(0.5, 0.5, None), [("teacher",), ("student", "guessing", "accuracy (0.500 against 0.500)")]),

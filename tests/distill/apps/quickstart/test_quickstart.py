@@ -163,7 +163,8 @@ def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tm
         {"name": "own", "type": "classification", "labels": ["no", "yes"], "metrics": ["accuracy"]}
         | {"columns": {"sentence1": "message", "label": "category"}, "splits": {"train": None, "test": None}}
     )
-    tested = rows_to_test(look, manifest, test)
+    tested, num_unfit = rows_to_test(look, manifest, test)
+    assert num_unfit == 2
     assert tested == [{"message": "TEXT number 3", "category": "no"}, {"message": "new", "category": "yes"}]
     found = splits_of(look, tested)
     assert found["test"] == tested
@@ -189,6 +190,32 @@ def test_a_test_file_with_an_unknown_label_or_column_is_refused_before_any_step(
     assert not (tmp_path / "quickstart").exists()
 
 
+@pytest.mark.parametrize(
+    ("tested", "words"),
+    [
+        (range(COUNT), ("holds all 120 texts", "rows.csv")),
+        (range(80), ("40 rows", "50")),
+        (range(0, COUNT, 2), ("'yes'", "two")),
+        (None, ("different texts", "--test")),
+    ],
+)
+def test_rows_and_labels_are_counted_after_the_test_rows_are_taken(
+    tested: range | None, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = texts() if tested is not None else ["one", "two"] * (COUNT // 2)
+    path = written(tmp_path, message=message, category=["no", "yes"] * (COUNT // 2))
+    arguments = ["quickstart", path, "--text", "message", "--label", "category", "--model-name-or-path", "none"]
+    if tested is not None:
+        lines = [f"text number {k},{('no', 'yes')[k % 2]}" for k in tested]
+        (tmp_path / "test.csv").write_text("\n".join(["message,category", *lines]) + "\n")
+        arguments += ["--test", "test.csv"]
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.stderr
+    assert all(word in result.stderr for word in words)
+    assert not (tmp_path / "quickstart").exists()
+
+
 def test_scores_of_a_test_file_widen_the_range(tmp_path: Path) -> None:
     look = look_at(written(tmp_path, message=texts(), stars=[0.5, 4.0] * (COUNT // 2)), ["message"], "stars")
     (tmp_path / "test.csv").write_text("message,stars\nnew,4.5\nother,\n")
@@ -208,11 +235,17 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     # One text has both labels, and one has a label of blanks.
     category = ["yes", "no"] * COUNT
     path = written(tmp_path, message=[*message, message[0], "x"], category=[*category, "no", " "])
-    arguments = ("quickstart", path, "--text", "message", "--label", "category", "--model-name-or-path", "none")
+    # Most test rows are not in the file, one is, and one cannot be scored.
+    new = [f"this is {word} again {k},{label}" for k in range(9) for word, label in (("good", "yes"), ("bad", "no"))]
+    (tmp_path / "test.csv").write_text("\n".join(["message,category", f"{message[1]},no", *new, "unknown,"]) + "\n")
+    flags = ("--text", "message", "--label", "category", "--test", tmp_path / "test.csv")
+    arguments = ("quickstart", path, *flags, "--model-name-or-path", "none")
     result = invoke(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["scores"]["student"]["accuracy"] > 0.9
+    assert found["test_rows"] == 19
+    assert found["findings"]["left out of the test"].startswith("1 row ")
     assert set(found["scores"]) == {"student", "words and characters, TF-IDF"}
     assert "teacher: none" in result.stderr
     folder = tmp_path / "quickstart" / "rows"
