@@ -56,6 +56,7 @@ from student.training_data import (
     separate,
     source_of,
     task_facts,
+    with_rows_to_select,
 )
 from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained, with_bigrams
 
@@ -185,7 +186,7 @@ def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[St
     return [
         StudentTraining(
             # Some defaults depend on the number of rows, such as epochs and bigrams.
-            own.for_rows(num_rows),
+            with_rows_to_select(own.for_rows(num_rows), made, one),
             made,
             one,
             num_rows,

@@ -25,6 +25,7 @@ from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals,
 from pipeline.text.tokenizer import unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
+from pipeline.training.best_epoch import may_select
 from pipeline.training.run_record import LABEL_COLUMNS, STUDENTS, TEXT_COLUMNS, Entry
 from student.encoders.specs import Bert
 from student.initial_weights.run import has_head_for, source_sha256
@@ -177,7 +178,7 @@ def note_start(trainings: Sequence[StudentTraining], vectors: StartVectors | Non
     # Several tasks usually start alike, and the same line would be printed for each.
     for line in dict.fromkeys(_start_line(training, vectors, giver) for training in trainings):
         console.note(line)
-    without = [str(one.data.logit_set.root) for one in trainings if not one.dev_splits]
+    without = [str(one.data.logit_set.root) for one in trainings if not any(map(may_select, one.dev_splits))]
     if len(without) == len(trainings):
         console.warn(f"{', '.join(without)}: has no dev split to select the best epoch: the last one is saved")
     # Notes of the sets, such as contradicting gold, also concern their students.
@@ -211,10 +212,10 @@ def _start_line(training: StudentTraining, vectors: StartVectors | None, giver: 
 
 def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, float]:
     """Returns the threshold of each label of a multi-label student, fitted on the first dev split."""
-    if not student.config.target.has_label_lists or not training.dev_splits:
-        return {}
     # Thresholds are fitted on the split that also chose the epoch, so the other splits stay unbiased.
-    first = next(iter(training.dev_splits.values()))
+    first = next((rows for split, rows in training.dev_splits.items() if may_select(split)), None)
+    if not student.config.target.has_label_lists or first is None:
+        return {}
     logits_NC = calibrated(training.kind.student_logits(student, first), student.config.calibration)
     return best_thresholds(student.config.target, logits_NC, first.label_N)
 

@@ -114,7 +114,8 @@ class BestEpoch(Settings):
         None,
         gt=0,
         lt=1,
-        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.",
+        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects "
+        "it, or 0.1 if only a test split has gold.",
     )
 
 

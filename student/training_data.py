@@ -12,6 +12,7 @@ from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
+from pipeline.training.best_epoch import USUAL_SHARE, may_select
 from student.encoders.specs import EncoderSpec
 from student.initial_weights.bert import BertStart
 from student.initial_weights.vectors import StartVectors, given_vectors, read_pretrained
@@ -148,6 +149,20 @@ def open_training_set(source: Source, store: Path, allow_unverified: bool = Fals
     return logit_set
 
 
+def with_rows_to_select(settings: TrainSettings, config: Any, data: TrainingData) -> TrainSettings:
+    """Returns settings that hold out training rows to select the best epoch, if only a test split has gold."""
+    num_scored = {split: int(data.kind.is_scored(rows, config).sum()) for split, rows in data.splits.items()}
+    num_rows, scored = num_scored.pop(TRAIN), [split for split, count in num_scored.items() if count]
+    is_needed = bool(scored) and not any(map(may_select, scored))
+    if settings.best.held_out is not None or not is_needed or not round(USUAL_SHARE * num_rows):
+        return settings
+    console.note(
+        f"{data.logit_set.root}: only {', '.join(scored)} has gold, and a test split does not select the best epoch. "
+        f"{USUAL_SHARE:.0%} of the training rows are held out for it. --held-out sets their share"
+    )
+    return settings.model_copy(update={"best": settings.best.model_copy(update={"held_out": USUAL_SHARE})})
+
+
 @dataclass(frozen=True)
 class StudentTraining:
     """A student to train.
@@ -202,6 +217,8 @@ class StudentTraining:
             train, held_out = kind.hold_out(train, config, share)
             # The first split that is scored decides the best epoch, so held-out rows come before the dev splits.
             others = {HELD_OUT: held_out} | others
+        # The first split also fits thresholds, so a test split comes last.
+        others = {split: others[split] for split in sorted(others, key=lambda name: not may_select(name))}
         num_scored = int(kind.is_scored(train, config).sum())
         count = self.settings.calibration.number_of(num_scored, are_held_out=share is not None)
         if count:

@@ -1,13 +1,26 @@
-"""The rule for the best epoch: the highest first metric of the first dev split. Of equal epochs, the first wins."""
+"""The rule for the best epoch: the highest first metric of the first dev split. Of equal epochs, the first wins.
+
+A test split never selects an epoch, because its score would then be optimistic.
+"""
 
 from collections.abc import Sequence
 
+from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import Entry, Metrics
+
+# The share of the training rows that selects the best epoch where only a test split has gold.
+USUAL_SHARE = 0.1
+
+
+def may_select(split: str) -> bool:
+    """Whether a split, or a split of a task (TASK/SPLIT), is a dev split that may select the best epoch."""
+    return split != TRAIN and not split.rpartition("/")[2].startswith("test")
 
 
 def deciding(metrics: Metrics) -> tuple[str, str, float] | None:
     """Returns split, name and value of the metric that selects the best epoch, the first of the first scored split."""
-    return next(((split, name, value) for split, one in metrics.items() for name, value in one.items()), None)
+    found = ((split, *score) for split, one in metrics.items() if may_select(split) for score in one.items())
+    return next(found, None)
 
 
 def quality(entry: Entry) -> float:

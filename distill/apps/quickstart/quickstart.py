@@ -273,10 +273,14 @@ def next_commands(config: OwnFile, folder: Path, look: Look) -> list[str]:
     student = shlex.quote(str(folder / "student"))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
     served = [] if look.type == "token_labels" else [f"distill serve {student}"]  # words are not served
-    better = "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
+    columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
+    again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label]
+    again += ["--test", str(config.test)] if config.test is not None else []
+    again += ["--output-dir", f"{folder}-teacher"]
     if not config.has_teacher:
-        columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
-        again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label]
-        again += ["--output-dir", f"{folder}-teacher"]
         better = f"{shlex.join(again)} --model-name-or-path ENCODER   # fine-tune a teacher first"
+    elif look.type == "token_labels":  # no text is added to sentences of labelled words
+        better = f"{shlex.join(again)} --model-name-or-path ENCODER   # with a larger encoder"
+    else:
+        better = "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
     return [f"distill predict {student} {texts}", *served, better]

@@ -152,6 +152,8 @@ def test_the_first_dev_split_with_gold_decides_which_is_best() -> None:
     scored = [entry(n, test={}, validation={"f1": f1, "accuracy": 1 - f1}) for n, f1 in ((1, 0.5), (2, 0.7), (3, 0.6))]
     assert best_of(scored)["epoch"] == 2
     assert best_of([entry(n, test={}) for n in (1, 2, 3)])["epoch"] == 3
+    for name in ("test", "test_matched", "mnli/test"):  # a test split never decides, so the last epoch is the best
+        assert best_of([entry(n, **{name: {"f1": 1 / n}}) for n in (1, 2, 3)])["epoch"] == 3
 
 
 ENTRY = {"epoch": 3, "loss": 0.5, "metrics": {"dev": {"accuracy": 0.25, "f1": 1.0}, "other": {"accuracy": 0.75}}}

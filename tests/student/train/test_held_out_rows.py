@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -150,6 +151,28 @@ def hot_run(opinion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def p_N2(opinion_run: Path) -> np.ndarray:
     """What the student's probabilities are after its calibration."""
     return softmax(Predictor(opinion_run).logits(TEXTS) / np.float32(2.5))
+
+
+@pytest.mark.parametrize(
+    ("splits", "share", "first"),
+    [
+        (["test"], None, "held-out"),
+        (["test", "validation"], None, "validation"),
+        (["test"], SHARE, "held-out"),
+        (["validation"], None, "validation"),
+    ],
+)
+def test_a_test_split_does_not_select_the_epoch(
+    splits: list[str], share: float | None, first: str, store: Path, tmp_path: Path
+) -> None:
+    (data,) = load_data(tiny_config(store / "opinion", tmp_path))
+    dev = data.splits["validation"]
+    data = replace(data, splits={"train": data.splits["train"]} | dict.fromkeys(splits, dev))
+    settings = tiny_config(store / "opinion", tmp_path, num_train_epochs=1, held_out=share)
+    record = train(settings, "", [data])
+    assert next(iter(record["result"]["evaluation"])) == first
+    assert list(record["result"]["best"]["metrics"])[-1] == splits[0]
+    assert record["settings"]["held_out"] == (0.1 if first == "held-out" and share is None else share)
 
 
 def test_rows_that_calibrate_are_not_trained_on(store: Path, tmp_path: Path) -> None:

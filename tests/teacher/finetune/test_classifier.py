@@ -113,6 +113,24 @@ def test_held_out_rows_are_no_training_rows() -> None:
         hold_out(splits, 0.01)
 
 
+@pytest.mark.parametrize(
+    ("dev", "expected"),
+    [
+        ({"test": [1]}, ["train", "held-out", "test"]),
+        ({"test": [1], "validation": [1]}, ["train", "test", "validation"]),
+        ({"test": [1], "validation": [None]}, ["train", "held-out", "test", "validation"]),
+        ({"test": [None]}, ["train", "test"]),
+    ],
+)
+def test_a_tenth_of_the_training_rows_is_held_out_where_only_a_test_has_gold(
+    dev: dict[str, list[int | None]], expected: list[str]
+) -> None:
+    score = {"score": pa.array([None], pa.float32())}
+    splits = {"train": pa.table({"label": range(40), "score": pa.nulls(40, pa.float32())})}
+    splits |= {name: pa.table({"label": pa.array(gold, pa.int64()), **score}) for name, gold in dev.items()}
+    assert list(hold_out(splits, None)) == expected
+
+
 @pytest.mark.slow
 def test_killed_and_repeated_is_as_undisturbed(run: Run, work: Path, tmp_path: Path) -> None:
     undisturbed = run(output_dir=tmp_path / "undisturbed", per_device_train_batch_size=4, num_train_epochs=3)
