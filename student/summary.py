@@ -31,10 +31,11 @@ def evaluation_tables(evaluation: dict[str, Any]) -> dict[str, tuple[list[str], 
         "Probabilities": (
             ["split", "probabilities", "before calibration", "after", "95 % from", "to"],
             [
-                [split, name.replace("_", " "), value.get("before"), value["after"], *value["after_interval"]]
+                [split, name.replace("_", " "), value.get("before"), value["after"], *ends]
                 for split, parts in evaluation.items()
                 for name, value in parts.get("calibration", {}).items()
                 if "after" in value
+                for ends in [value.get("after_interval", (None, None))]
             ],
         ),
     }
@@ -47,7 +48,8 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
     with_baseline = _has_baseline(evaluation)
     for split, parts in evaluation.items():
         for name, value in parts["gold"].items():
-            interval = "{:.3f} to {:.3f}".format(*parts["interval"][name])
+            ends = parts["interval"].get(name)
+            interval = "{:.3f} to {:.3f}".format(*ends) if ends else None
             others = [parts["teacher"].get(name), parts["majority"][name]]
             baseline = [parts["baseline"]["scores"][name]] if with_baseline else []
             rows.append([split, name, value, interval, *others, *baseline])

@@ -17,7 +17,8 @@ from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import find_set
 from pipeline.sets.record_parts import Setting
-from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
+from pipeline.tasks.intervals import mean_interval, percentile_interval
+from pipeline.tasks.metrics import spearmanr
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.tasks.task import MASK
 from student.lessons.examples import check_same_task
@@ -59,10 +60,10 @@ class MaskedWords:
         set_name: name of the set.
         rows: the rows with at least two words.
         students: the importance_W of each row's words, for each run.
-        results: for each run ``rank_correlation`` (Spearman's, the mean over rows) and its bootstrap ``interval``, and
-            ``same_word`` (the share of rows with the same most important word as the teacher). ``shuffled`` has the
-            same numbers with the teacher's words of each row in random order: the mean over shuffles, and for the
-            correlation the ``interval`` of 95 % of them.
+        results: for each run ``rank_correlation`` (Spearman's, the mean over rows) and its bootstrap ``interval`` (None
+            if all rows have the same correlation), and ``same_word`` (the share of rows with the same most important
+            word as the teacher). ``shuffled`` has the same numbers with the teacher's words of each row in random
+            order: the mean over shuffles, and for the correlation the ``interval`` of 95 % of them.
     """
 
     set_name: str
@@ -82,8 +83,8 @@ def result_rows(compared: MaskedWords) -> list[tuple[Any, ...]]:
 
 
 def _cells(result: dict[str, Any]) -> tuple[str, float]:
-    low, high = result["interval"]
-    return f"{result['rank_correlation']:.3f} [{low:.2f}, {high:.2f}]", round(result["same_word"], 3)
+    ends = " [{:.2f}, {:.2f}]".format(*result["interval"]) if result["interval"] else ""
+    return f"{result['rank_correlation']:.3f}{ends}", round(result["same_word"], 3)
 
 
 def masked_words(config: MaskedWordsSettings) -> MaskedWords:

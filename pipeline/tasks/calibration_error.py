@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
-from pipeline.tasks.metrics import RESAMPLES, SEED, percentile_interval
+from pipeline.tasks.intervals import RESAMPLES, SEED, score_interval
 from pipeline.tasks.target import Target, has_gold, predicted_scores, probabilities
 from pipeline.tasks.temperature import Calibration, calibrated
 
 BINS = 10
-Scores = dict[str, tuple[float, list[float]]]
+Scores = dict[str, tuple[float, list[float] | None]]
 
 
 def calibration_scores(
@@ -30,8 +30,8 @@ def calibration_scores(
         calibration: the student's, or None.
 
     Returns:
-        By measure ``before``, and of a calibrated student ``after``, each with its 95 % interval (``before_interval``,
-        ``after_interval``). See `probability_scores` and `coverage`.
+        By measure ``before``, and of a calibrated student ``after``, each with its 95 % interval if it has one
+        (``before_interval``, ``after_interval``). See `probability_scores` and `coverage`.
     """
     before = probability_scores(target, logits_NC, label_N)
     scaled_NC = calibrated(logits_NC, calibration)
@@ -40,7 +40,7 @@ def calibration_scores(
     found: dict[str, dict[str, Any]] = {}
     for when, scores in (("before", before), ("after", after)):
         for name, (value, interval) in scores.items():
-            found.setdefault(name, {}).update({when: value, f"{when}_interval": interval})
+            found.setdefault(name, {}).update({when: value} | ({f"{when}_interval": interval} if interval else {}))
     return found
 
 
@@ -55,8 +55,8 @@ def probability_scores(target: Target, logits_NC: Floats, label_N: Ints) -> Scor
     Returns:
         ``calibration_error`` (expected calibration error: mean distance of confidence and accuracy over ten bins, Guo
         et al. 2017), ``brier`` (Brier score: squared distance of probabilities and gold, summed over classes) and
-        ``log_loss`` (nats), each with its 95 % interval. Labels that hold each by itself count one by one. Empty for
-        scores, and without gold.
+        ``log_loss`` (nats), each with its 95 % interval or None (see `score_interval`). Labels that hold each by itself
+        count one by one. Empty for scores, and without gold.
     """
     if not target.has_labels:
         return {}
@@ -73,12 +73,15 @@ def probability_scores(target: Target, logits_NC: Floats, label_N: Ints) -> Scor
         gold_p_N = p_NC[rows, label_N]
         distance_N = np.square(p_NC).sum(axis=1) - 2 * gold_p_N + 1
     loss_N = -np.log(np.maximum(gold_p_N, np.finfo(np.float32).tiny))
+    # Whole rows are resampled, of which the labels depend on one another.
+    parts = (confidence_N, is_right_N, distance_N, loss_N)
+    confidence_NL, is_right_NL, distance_NL, loss_NL = (part.reshape(len(label_N), -1) for part in parts)
     return _with_intervals(
-        len(loss_N),
+        len(label_N),
         {
-            "calibration_error": lambda rows: calibration_error(confidence_N[rows], is_right_N[rows]),
-            "brier": lambda rows: distance_N[rows].mean(),
-            "log_loss": lambda rows: loss_N[rows].mean(),
+            "calibration_error": lambda rows: calibration_error(confidence_NL[rows].ravel(), is_right_NL[rows].ravel()),
+            "brier": lambda rows: distance_NL[rows].mean(),
+            "log_loss": lambda rows: loss_NL[rows].mean(),
         },
     )
 
@@ -140,8 +143,9 @@ def _with_intervals(num_rows: int, measures: Mapping[str, Callable[[Ints | slice
     found: Scores = {}
     for (name, measure), value_R in zip(measures.items(), values_MR, strict=True):
         value = float(measure(slice(None)))
-        # Noise adds to a distance and takes nothing from it, so resampled calibration errors are larger in the mean.
-        # The interval is moved back by that.
-        low, high = percentile_interval(value_R - value_R.mean() + value)
-        found[name] = value, [max(low, 0.0), high]
+        if name == "calibration_error":
+            # Noise adds to a distance and takes nothing from it, so resampled calibration errors are larger in the
+            # mean. The interval is moved back by that, and no error is below 0 or above 1.
+            value_R = np.clip(value_R - value_R.mean() + value, 0, 1)
+        found[name] = value, score_interval(name, value_R, num_rows)
     return found

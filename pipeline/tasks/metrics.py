@@ -1,7 +1,6 @@
 """Metrics of a set of rows, or of many resampled sets at once, and the 95 % intervals of their values.
 
-An interval is a percentile bootstrap over rows: it shows how much a score depends on which rows are in the dev set. F1
-is computed from counts: how often each label is predicted, is gold, and is both.
+F1 is computed from counts: how often each label is predicted, is gold, and is both.
 
 Shapes: N rows, C logits, classes or labels, R sets of N rows.
 """
@@ -12,13 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
+from pipeline.tasks.intervals import RESAMPLES, SEED, score_interval
 from pipeline.tasks.target import NO_LABEL, Target, TargetKind, gold_classes, has_gold, predicted_scores, softmax
 from pipeline.tasks.task import Metric
 
-RESAMPLES = 1000
-LEVEL = 0.95
-# A fixed seed, so that evaluating a run twice prints the same interval.
-SEED = 0
 CHUNK_VALUES = 2**24  # bounds the memory for resampled scores
 
 
@@ -300,7 +296,7 @@ def bootstrap_intervals(
         score_N: float32 raw gold scores, NaN where unknown.
 
     Returns:
-        ``[low, high]`` per metric, empty if no row has gold.
+        ``[low, high]`` per metric that has one (see `score_interval`), empty if no row has gold.
     """
     random = np.random.default_rng(SEED)
     known = has_gold(target, label_N, score_N)
@@ -311,19 +307,8 @@ def bootstrap_intervals(
     # Every metric of a part is computed before the next part is drawn, so that only one part is in memory.
     parts = [[measures.functions[name](part) for name in metrics] for part in measures.resampled(random, statistics)]
     values = zip(metrics, map(np.concatenate, zip(*parts, strict=True)), strict=True)
-    return {name: percentile_interval(value_R) for name, value_R in values}
-
-
-def mean_interval(value_N: Floats64) -> list[float]:
-    """Returns the 95 % interval of the mean of rows, ``[low, high]``, from 1000 resamples with a fixed seed."""
-    random = np.random.default_rng(SEED)
-    return percentile_interval(value_N[random.integers(len(value_N), size=(RESAMPLES, len(value_N)))].mean(axis=1))
-
-
-def percentile_interval(value_R: Floats64) -> list[float]:
-    """Returns the bounds of the middle 95 % of some values, ``[low, high]``."""
-    ends: list[float] = np.quantile(value_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
-    return ends
+    found = {name: score_interval(name, value_R, int(known.sum())) for name, value_R in values}
+    return {name: ends for name, ends in found.items() if ends is not None}
 
 
 def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:

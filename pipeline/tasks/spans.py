@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.arrays import Floats64, Ragged
-from pipeline.tasks.metrics import SEED, micro_f1, percentile_interval, resampled_tallies, scores_by_name
+from pipeline.tasks.intervals import SEED, score_interval
+from pipeline.tasks.metrics import micro_f1, resampled_tallies, scores_by_name
 from pipeline.tasks.task import OUTSIDE, Metric
 
 Tallies = dict[Metric, Floats64]  # counts of right, predicted and gold per metric [3, N, K]
@@ -79,15 +80,17 @@ def word_scores(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, float]
 
 
 def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, list[float]]:
-    """Returns the 95 % interval of each metric from resamples of the sentences with a fixed seed.
+    """Returns the 95 % interval of each metric that has one, from resamples of the sentences with a fixed seed.
 
-    Empty without sentences.
+    See `score_interval`. Empty without sentences.
     """
-    found = {name: tallies[name] for name in metrics if tallies[name].shape[1]}
-    return {
-        name: percentile_interval(micro_f1(resampled_tallies(np.random.default_rng(SEED), t)))
-        for name, t in found.items()
-    }
+    found = {}
+    for name in metrics:
+        if num_sentences := tallies[name].shape[1]:
+            value_R = micro_f1(resampled_tallies(np.random.default_rng(SEED), tallies[name]))
+            # Words of a sentence depend on one another, so sentences are counted as if each were one row.
+            found[name] = score_interval(name, value_R, num_sentences)
+    return {name: ends for name, ends in found.items() if ends is not None}
 
 
 def scores_by_span(names: Sequence[str], tallies: Tallies) -> dict[str, dict[str, float]]:

@@ -20,6 +20,7 @@ from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.files import remove_temporaries, sha256, write_text
 from pipeline.parsing import parse_model
 from pipeline.record_file import read_record, with_checksum
+from pipeline.tasks.intervals import upper_bound
 
 CERTIFICATE_FILE = "certificate.json"
 PERCENT = range(1, 101)
@@ -137,14 +138,6 @@ def certify_margins(
                 break
             certified = trial
     return certified, tuple(trials)
-
-
-def upper_bound(wrong: int, count: int, confidence: float) -> float:
-    """Clopper and Pearson's upper bound of a share of which ``wrong`` of ``count`` were seen."""
-    # The bound is the beta quantile of Clopper and Pearson. It is exact and needs no large samples.
-    from scipy.special import betaincinv
-
-    return 1.0 if wrong >= count else float(betaincinv(wrong + 1, count - wrong, confidence))
 
 
 def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:

@@ -25,11 +25,12 @@ from pipeline.sets.kinds.examples import ExampleSet
 NOTHING = ""
 PREFACE = f"""\
 Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap interval over rows is in brackets, with
-several seeds the means of its ends. Small tasks have few rows, and differences within the intervals are not
-significant. Bold is the best score except the teacher's. Held-out rows are training rows from which no student and no
-baseline learns. They select a student's epoch, so they favour students a little, and they may share a sentence with
-rows that were learned. Teachers that `distill sweep` has not fine-tuned may have learned them. Where nothing is held
-out, dev rows select the epoch.
+several seeds the means of its ends. Where resamples do not differ, as those of rows that are all right, accuracy has
+the exact interval (Clopper and Pearson) and other scores have none. Small tasks have few rows, and differences within
+the intervals are not significant. Bold is the best score except the teacher's. Held-out rows are training rows from
+which no student and no baseline learns. They select a student's epoch, so they favour students a little, and they may
+share a sentence with rows that were learned. Teachers that `distill sweep` has not fine-tuned may have learned them.
+Where nothing is held out, dev rows select the epoch.
 
 - *minus*: difference from the first student on the same rows, ± one standard error over rows (not over seeds).
 - *with the teacher*: share of rows with the teacher's label, for scores the correlation with the teacher's.
@@ -144,7 +145,10 @@ def _on(cell: Cell, split: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _difference(one: dict[str, float] | None) -> str:
-    return f"{100 * one['mean']:+.1f} ± {100 * one['error']:.1f}" if one else NOTHING
+    if not one:
+        return NOTHING
+    error = "" if one["error"] is None else f" ± {100 * one['error']:.1f}"
+    return f"{100 * one['mean']:+.1f}{error}"
 
 
 def _slices(entry: dict[str, Any]) -> str:
@@ -196,8 +200,9 @@ def _score(cell: Cell, metric: str, split: str | None = None) -> str:
 
 
 def _interval(cell: Cell, metric: str, split: str) -> str:
-    ends = [seed["intervals"][metric] for seed in cell["splits"][split] if metric in seed["intervals"]]
-    if not ends:
+    seeds = cell["splits"][split]
+    ends = [seed["intervals"][metric] for seed in seeds if metric in seed["intervals"]]
+    if len(ends) < len(seeds) or not ends:
         return NOTHING
     # Intervals of several seeds are averaged: they describe the choice of dev rows, which all seeds share.
     low, high = (100 * statistics.fmean(values) for values in zip(*ends, strict=True))

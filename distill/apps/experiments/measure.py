@@ -34,6 +34,7 @@ from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import DataError
 from pipeline.files import atomic_path
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.tasks.intervals import ROUNDING
 from pipeline.tasks.metrics import bootstrap_intervals, fidelity, score_logits
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.tasks.task import TRAIN, Metric, Task
@@ -325,11 +326,12 @@ class Difference:
 
     Attributes:
         mean: of the seeds' scores.
-        error: its standard error over rows, by a paired bootstrap. It does not contain the variance between seeds.
+        error: its standard error over rows, by a paired bootstrap. It does not contain the variance between seeds. None
+            if all resamples have the same difference, which shows no doubt, however few the rows are.
     """
 
     mean: float
-    error: float
+    error: float | None
 
 
 def metric_of(metric: Metric, target: Target, rows: Rows) -> Measure:
@@ -378,7 +380,8 @@ def difference(measure: Measure, one_KNC: Floats, other_KNC: Floats) -> Differen
     random = np.random.default_rng(SEED)
     # Both systems are measured on the same resampled rows, so rows that are hard for both do not add to the error.
     values = [apart(random.choice(all_N, size=len(all_N))) for _ in range(RESAMPLES)]
-    return Difference(apart(all_N), float(np.std(values)))
+    error = float(np.std(values))
+    return Difference(apart(all_N), error if error > ROUNDING else None)
 
 
 def kinds_of_rows(rows: Rows, train: Rows) -> dict[str, Bools]:

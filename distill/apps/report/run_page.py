@@ -221,7 +221,8 @@ def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Sect
 
 def scores_section(evaluation: dict[str, Any]) -> Section:
     """Scores against gold and against the teacher, as `evaluate` prints them."""
-    caption = "95 % interval: bootstrap over dev rows. Guessing: always the same prediction."
+    caption = "95 % interval: bootstrap over dev rows, for shares without any spread the exact one. "
+    caption += "Guessing: always the same prediction."
     tables = evaluation_tables(evaluation).items()
     drawn = [Table(title, tuple(columns), [*map(tuple, rows)], caption) for title, (columns, rows) in tables]
     return Section("Scores", tables=tuple(drawn))

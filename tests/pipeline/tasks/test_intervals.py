@@ -10,9 +10,11 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from pipeline.arrays import Floats, Ints
+from pipeline.tasks.calibration_error import calibration_scores, coverage, probability_scores
 from pipeline.tasks.metrics import bootstrap_intervals, score_logits
 from pipeline.tasks.target import NO_LABEL, Target, make_target
 from pipeline.tasks.task import Metric, load_task
+from pipeline.tasks.temperature import Calibration
 
 BINARY, THREE, SCORE = (make_target(load_task(name)) for name in ("mrpc", "mnli", "stsb"))
 BINS = make_target(load_task("stsb"), "classification")
@@ -108,6 +110,7 @@ def test_an_interval_lies_around_the_score_and_within_its_range(rows: list[tuple
     said, gold = np.array(rows).T
     intervals = of_classes(CLASSES, BINARY, said, gold)
     low, high = intervals["accuracy"]
+    assert low < high
     assert low <= (said == gold).mean() <= high
     for name, (low, high) in intervals.items():
         assert (-1 if name == "matthews_correlation" else 0) <= low <= high <= 1
@@ -128,21 +131,45 @@ def test_the_score_lies_in_its_interval(num_classes: int) -> None:
         assert low < points[name] < high
 
 
-def test_a_perfect_student_has_no_doubt() -> None:
-    gold = np.arange(60) % 2
-    assert of_classes(CLASSES, BINARY, gold, gold) == {name: [1, 1] for name in CLASSES}
-    assert of_classes(("matthews_correlation",), THREE, np.arange(60) % 3, np.arange(60) % 3) == {
-        "matthews_correlation": [1, 1]
-    }
-    for interval in of_scores(np.arange(30), np.arange(30)).values():
-        assert interval == pytest.approx([1, 1])
-    for interval in of_scores(-np.arange(30), np.arange(30)).values():
-        assert interval == pytest.approx([-1, -1])
+@pytest.mark.parametrize("num_rows", [1, 5, 500])
+@pytest.mark.parametrize("right", [True, False])
+def test_equal_rows_have_the_exact_interval_of_a_share_and_none_of_other_scores(num_rows: int, right: bool) -> None:
+    gold = np.arange(num_rows) % 3
+    interval = stats.binomtest(num_rows if right else 0, num_rows).proportion_ci(0.95, "exact")
+    found = of_classes(("accuracy", "macro_f1"), THREE, gold if right else (gold + 1) % 3, gold)
+    assert found == {"accuracy": pytest.approx([interval.low, interval.high])}
+
+
+@pytest.mark.parametrize("num_rows", [1, 30])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_perfect_correlations_have_no_interval(num_rows: int, sign: int) -> None:
+    assert of_scores(sign * np.arange(num_rows), np.arange(num_rows)) == {}
+
+
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_probabilities_of_equal_rows_have_no_interval(num_rows: int) -> None:
+    gold_N, logits_NC = np.zeros(num_rows, dtype=np.int64), np.full((num_rows, 3), -9, dtype=np.float32)
+    labels = Target(kind="labels", names=("a", "b", "c"))
+    for target, gold in ((THREE, gold_N), (labels, np.tile(np.array([1, 0, 0]), (num_rows, 1)))):
+        assert [ends for _, ends in probability_scores(target, logits_NC, gold).values()] == [None] * 3
+        found = calibration_scores(target, logits_NC, gold, np.empty(0, dtype=np.float32), None)
+        assert [set(parts) for parts in found.values()] == [{"before"}] * 3
+    far = Calibration(half_width=0.5, num_rows=9)
+    ((share, ends),) = coverage(SCORE, logits_NC[:, :1], gold_N.astype(np.float32), far).values()
+    assert (share, ends) == (0, pytest.approx([0, 1 - 0.025 ** (1 / num_rows)]))
+
+
+def test_no_calibration_error_is_above_one() -> None:
+    logits_NC = np.array([[9, -9, -9]] * 40 + [[1, 0, 0]], dtype=np.float32)
+    for _, ends in probability_scores(THREE, logits_NC, np.full(41, 2)).values():
+        assert ends is not None
+    low, high = probability_scores(THREE, logits_NC, np.full(41, 2))["calibration_error"][1] or (9, 9)
+    assert 0 <= low < high <= 1
 
 
 def test_a_monotone_student_has_perfect_ranks_alone() -> None:
     intervals = of_scores(np.exp(np.arange(20)), np.arange(20))
-    assert intervals["spearmanr"] == pytest.approx([1, 1])
+    assert set(intervals) == {"pearson"}
     assert intervals["pearson"][1] < 0.9
 
 
@@ -151,7 +178,7 @@ def test_the_negative_class_alone_has_no_f1(gold: list[int]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         intervals = of_classes(CLASSES, BINARY, np.zeros(20, dtype=np.int64), np.array(gold))
-    assert intervals["f1"] == intervals["matthews_correlation"] == [0, 0]
+    assert set(intervals) == {"accuracy"}
     assert intervals["accuracy"][1] == (1 if sum(gold) == 0 else pytest.approx(0.7, abs=0.06))
 
 
@@ -162,7 +189,7 @@ def test_the_negative_class_alone_has_no_f1(gold: list[int]) -> None:
 def test_a_constant_score_has_no_correlation(predicted: list[float], gold: list[float]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert of_scores(predicted, gold) == {"pearson": [0, 0], "spearmanr": [0, 0]}
+        assert of_scores(predicted, gold) == {}
 
 
 def test_the_same_rows_have_the_same_interval() -> None:

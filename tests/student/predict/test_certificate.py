@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from student.predict.certificate import certify_margins, fewest_rows, upper_bound
+from pipeline.tasks.intervals import upper_bound
+from student.predict.certificate import certify_margins, fewest_rows
 
 DRAWS, CONFIDENCE = 300, 0.95
 # how many of the draws may be wrong: three deviations above the share that is promised

@@ -43,7 +43,7 @@ def test_rows_on_which_both_are_wrong_do_not_count() -> None:
     same = one_hot([0, 1, 0, 1])[None]
     for measure in (metric_of("accuracy", LABELS, rows), fidelity_to(LABELS, rows)):
         found = difference(measure, same, same)
-        assert (found.mean, found.error) == (0, 0)
+        assert (found.mean, found.error) == (0, None)
 
 
 def test_seeds_are_averaged_and_the_teacher_is_another_measure() -> None:
