@@ -6,14 +6,15 @@ from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.errors import DistillError, IntegrityError
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds import open_set
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, text_hashes
-from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
+from pipeline.text.same_input import input_keys
 from pipeline.training.run_record import Entry
 from student.run_settings import EvaluateSettings
 from student.trained_sets import trained_sets
@@ -81,7 +82,7 @@ def judge_rows(run: Path, record: Record) -> list[str]:
 
 
 def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
-    """Counts the rows of a file whose text the run was trained on. Empty texts are no evidence.
+    """Counts the rows of a file that copy an input that the run was trained on. Empty texts are no evidence.
 
     Args:
         settings: names the run and its store.
@@ -95,19 +96,18 @@ def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
         return []
     if not isinstance(logit_set, ExampleSet) or TRAIN not in logit_set.splits:
         return []
-    # Hashes are a fraction of the texts, and a set that was pushed without text has them, too.
-    trained = set(logit_set.read(TRAIN, ("text_hash",), ORIGINALS).column("text_hash").to_pylist())
-    hashes = text_hashes(rows.filter(_has_text(rows)), logit_set.record.tokenizer.sha256)
-    count = sum(text_hash in trained for text_hash in hashes)
+    keys = input_keys(rows)
+    if logit_set.record.has_text:
+        trained = input_keys(logit_set.read(TRAIN, ("sentence1", "sentence2"), ORIGINALS))
+    else:
+        # A set that was pushed without text has only hashes, which find rows with exactly the same text.
+        trained = logit_set.read(TRAIN, ("text_hash",), ORIGINALS).column("text_hash").combine_chunks()
+        hashes = pa.array(text_hashes(rows, logit_set.record.tokenizer.sha256), trained.type)
+        keys = pc.if_else(keys.is_null(), None, hashes)
+    count = pc.sum(pc.is_in(keys, trained, skip_nulls=True)).as_py() or 0
     if not count:
         return []
     return [f"{count:,} of {rows.num_rows:,} rows have the text of a training row, so the scores are too high."]
-
-
-def _has_text(rows: pa.Table) -> pa.Array:
-    """Which rows have a text that is not empty."""
-    first, second = sentences(rows)
-    return pa.array([bool(any(map(str.strip, texts))) for texts in zip(first, second or first, strict=True)])
 
 
 def _left_out(parts: Mapping[str, Any]) -> Iterator[str]:

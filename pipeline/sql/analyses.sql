@@ -140,13 +140,20 @@ create or replace macro label_errors(t) as table
     select split, source_row, variant, label, class as likely, p_label, p_class, sentence1, sentence2
     from confident where class <> label order by p_class - p_label desc, split, source_row, variant;
 
--- dev rows with the text of a training row, the first of them beside each: scores flatter there; empty texts are no evidence
+-- a text in NFC and lower case, without invisible marks, with one space between words: two texts are copies if it is equal
+create or replace macro plain_text(t) as
+    trim(lower(nfc_normalize(regexp_replace(regexp_replace(t, '\p{Cf}', '', 'g'), '[\p{Z}\p{Cc}]+', ' ', 'g'))));
+
+-- dev rows that copy a training row, the first of them beside each, or have its hash in a set without text: scores flatter
+-- there; empty texts are no evidence
 create or replace macro dev_in_train(t) as table
-    with learnt as (
-        select sentence1, sentence2, min(source_row) as train_row from query_table(t)
-        where split = 'train' and variant = 0 group by sentence1, sentence2
+    with keyed as (
+        select *, coalesce(plain_text(sentence1), text_hash::varchar) as first, plain_text(sentence2) as second
+        from query_table(t) where variant = 0
+    ), learnt as (
+        select first, second, min(source_row) as train_row from keyed where split = 'train' group by first, second
     )
     select d.split, d.source_row, train_row, d.label, d.sentence1, d.sentence2
-    from query_table(t) d join learnt l on d.sentence1 = l.sentence1 and d.sentence2 is not distinct from l.sentence2
-    where d.split <> 'train' and d.variant = 0 and trim(d.sentence1) || trim(coalesce(d.sentence2, '')) <> ''
+    from keyed d join learnt l on d.first = l.first and d.second is not distinct from l.second
+    where d.split <> 'train' and d.first || coalesce(d.second, '') <> ''
     order by d.split, d.source_row;

@@ -20,6 +20,7 @@ from pipeline.sql.read_only_query import check_condition
 from pipeline.tasks.target import Target, margins, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.tasks.temperature import calibrated
+from pipeline.text.same_input import input_keys
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
 from student.lessons.examples import ExampleLesson, check_readable, student_logits
@@ -35,7 +36,7 @@ from student.predict.certificate import (
 from student.predict.labels import ABSTAIN
 from student.run_settings import CertifySettings
 
-COLUMNS = (*KEYS, "text_hash")
+COLUMNS = (*KEYS, "text_hash", "sentence1", "sentence2")
 
 
 def certify(config: CertifySettings) -> Certificate:
@@ -170,8 +171,9 @@ def not_trained_on(
             f"{run}: its encoder was trained on the rows of {others}, too. Rows among these "
             "make the certificate weaker, and this command cannot identify them"
         )
-    # Text hashes also find duplicates of a training text that stand in other rows.
+    # Keys also find copies of a training text that stand in other rows. A set without text has only its hashes.
     seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
+    seen = pc.or_(seen, pc.is_in(input_keys(rows), input_keys(trained), skip_nulls=True))
     # Row numbers mean the same row only within the same set.
     if logit_set.record.fingerprint in record["settings"]["logit_set_fingerprints"]:
         same_row = pc.is_in(rows.column("source_row"), trained.column("source_row").combine_chunks())

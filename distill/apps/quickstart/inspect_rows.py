@@ -1,7 +1,6 @@
 """Looks into a file of rows: its texts, its type of labels, and the oddities of both."""
 
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pipeline.sources.columns import plain_table, rows_in_words, type_name
 from pipeline.sources.row_bytes import ending
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
+from pipeline.text.same_input import plain_texts
 
 # A column with more distinct whole numbers holds scores. A column with fewer rows per distinct word holds ids or texts.
 MOST_GRADES, ROWS_PER_CLASS = 20, 5
@@ -56,9 +56,11 @@ class Look:
             return ("micro_f1", "macro_f1")
         return ("span_f1", "accuracy") if self.type == "token_labels" else ("accuracy", "macro_f1")
 
-    def key(self, row: dict[str, Any]) -> tuple[str, ...]:
-        """Returns the key by which two rows are the same input: their texts without regard to case and spaces."""
-        return tuple(_normal(row[name]) for name in self.texts)
+    def keys(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+        """Returns the key of each row, which is equal for copies of an input. See `plain_texts`."""
+        columns = [[row[name] for row in rows] for name in self.texts]
+        joined = ([" ".join(text) if isinstance(text, list) else text for text in column] for column in columns)
+        return list(zip(*(plain_texts(pa.array(column, pa.string())).to_pylist() for column in joined), strict=True))
 
 
 def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
@@ -218,7 +220,7 @@ def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) 
 
 def _findings(look: Look, num_rows: int) -> dict[str, str]:
     """Returns facts about the rows that a user should see before anything is trained."""
-    keys = list(map(look.key, look.rows))
+    keys = look.keys(look.rows)
     found = {"rows": f"{len(look.rows):,}", "task": look.type}
     if num_rows > len(look.rows):
         found["left out"] = f"{counted(num_rows - len(look.rows), 'row')} without text or label"
@@ -250,11 +252,6 @@ def counted(count: int, noun: str) -> str:
 
 def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def _normal(text: str | list[str]) -> str:
-    joined = " ".join(text) if isinstance(text, list) else text
-    return " ".join(unicodedata.normalize("NFKC", joined).casefold().split())
 
 
 def _num_words(text: str) -> int:

@@ -213,19 +213,20 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
         look: what the file holds.
         tested: the test rows, if the user has them. Training rows with the same texts are left out.
     """
+    keys = look.keys(look.rows)
     if tested is not None:
-        known = set(map(look.key, tested))
-        return {"train": [row for row in look.rows if look.key(row) not in known], TEST: tested}
+        known = set(look.keys(tested))
+        return {"train": [row for row, key in zip(look.rows, keys, strict=True) if key not in known], TEST: tested}
     groups = defaultdict[tuple[str, ...], list[dict[str, Any]]](list)
-    for row in look.rows:
-        groups[look.key(row)].append(row)
+    for row, key in zip(look.rows, keys, strict=True):
+        groups[key].append(row)
     strata = defaultdict[str, list[tuple[str, ...]]](list)
     for key, rows in groups.items():
         strata[str(rows[0][look.label]) if look.type == "classification" else ""].append(key)
     held_out = set[tuple[str, ...]]()
-    for keys in strata.values():
-        keys.sort(key=lambda key: hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest())
-        held_out.update(keys[: round(len(keys) * TEST_SHARE) or len(keys) // 2])
+    for stratum in strata.values():
+        stratum.sort(key=lambda key: hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest())
+        held_out.update(stratum[: round(len(stratum) * TEST_SHARE) or len(stratum) // 2])
     train = [row for key, rows in groups.items() if key not in held_out for row in rows]
     return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
 

@@ -107,6 +107,12 @@ def test_added_rows_that_lowered_a_score_are_found_by_the_run_beside(opinion_run
     assert judge_rows(run, record) == []
 
 
+def upper_and_spaced(line: str) -> str:
+    """A row of JSON with its text in capitals, and with other spaces."""
+    row = json.loads(line)
+    return json.dumps(row | {"sentence1": f" {row['sentence1'].upper()} ".replace(" ", "  ")})
+
+
 def test_rows_of_a_file_that_were_trained_on_are_counted(work: Path, opinion_run: Path, tmp_path: Path) -> None:
     train = (work / "data/opinion/train.jsonl").read_text().splitlines()[:3]
     new = [{"sentence1": "a new text", "label": 1}, {"sentence1": " ", "label": 0}]
@@ -115,6 +121,10 @@ def test_rows_of_a_file_that_were_trained_on_are_counted(work: Path, opinion_run
     assert done.exit_code == 0, done.stderr
     (parts,) = json.loads(done.stdout).values()
     assert any(line.startswith("3 of 5 rows") for line in parts["judgements"])
+    (tmp_path / "copies.jsonl").write_text("\n".join(map(upper_and_spaced, train)) + "\n")
+    done = invoke("evaluate", opinion_run, "--data", tmp_path / "copies.jsonl", "--json")
+    (parts,) = json.loads(done.stdout).values()
+    assert any(line.startswith("3 of 3 rows") for line in parts["judgements"])
     (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, new)) + "\n")
     done = invoke("evaluate", opinion_run, "--data", tmp_path / "other.jsonl", "--json")
     (parts,) = json.loads(done.stdout).values()

@@ -193,8 +193,13 @@ def test_dev_rows_that_are_training_rows(connection: duckdb.DuckDBPyConnection) 
     assert ask(connection, "select train_row from dev_in_train(t)") == [(5,)]
     connection.execute("update t set sentence2 = 'b' where split = 'validation'")
     assert ask(connection, "select train_row from dev_in_train(t)") == [(3,)]
+    copy = "sentence1 = ' TEXT\t 3 ', sentence2 = 'B'"
+    connection.execute(f"update t set {copy} where split = 'validation' and source_row = 3")
+    assert ask(connection, "select train_row from dev_in_train(t)") == [(3,)]
     connection.execute("update t set sentence1 = ' ', sentence2 = null")  # empty texts are equal by accident
     assert ask(connection, "select train_row from dev_in_train(t)") == []
+    connection.execute("update t set sentence1 = null")  # a set without text has hashes
+    assert ask(connection, "select source_row, train_row from dev_in_train(t)") == [(3, 3)]
 
 
 def test_rows_where_teacher_and_gold_disagree_most_come_first(connection: duckdb.DuckDBPyConnection) -> None:
