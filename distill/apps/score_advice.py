@@ -13,6 +13,7 @@ from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds import open_set
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, text_hashes
+from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.task import TRAIN
 from pipeline.text.same_input import input_keys
 from pipeline.training.run_record import Entry
@@ -94,16 +95,16 @@ def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
     except DistillError:
         # A run is evaluated on a file also where its set is gone.
         return []
-    if not isinstance(logit_set, ExampleSet) or TRAIN not in logit_set.splits:
+    if TRAIN not in logit_set.splits:
         return []
-    keys = input_keys(rows)
-    if logit_set.record.has_text:
-        trained = input_keys(logit_set.read(TRAIN, ("sentence1", "sentence2"), ORIGINALS))
+    if isinstance(logit_set, TokenLabelSet):
+        shards = (part for shard in logit_set.shards(TRAIN) for part in logit_set.read_shard(shard))
+        words = pa.concat_tables(part.select(["words"]) for part in shards)
+        keys, trained = input_keys(rows), input_keys(words.rename_columns(["sentence1"]))
+    elif isinstance(logit_set, ExampleSet):
+        keys, trained = _text_keys(rows, logit_set)
     else:
-        # A set that was pushed without text has only hashes, which find rows with exactly the same text.
-        trained = logit_set.read(TRAIN, ("text_hash",), ORIGINALS).column("text_hash").combine_chunks()
-        hashes = pa.array(text_hashes(rows, logit_set.record.tokenizer.sha256), trained.type)
-        keys = pc.if_else(keys.is_null(), None, hashes)
+        return []
     count = pc.sum(pc.is_in(keys, trained, skip_nulls=True)).as_py() or 0
     if not count:
         return []
@@ -117,6 +118,17 @@ def _left_out(parts: Mapping[str, Any]) -> Iterator[str]:
     if scored and counts:
         why = " and ".join(f"{count:,} are {name}" for name, count in counts.items())
         yield f"Only {scored:,} of {scored + sum(counts.values()):,} rows were scored: {why}."
+
+
+def _text_keys(rows: pa.Table, logit_set: ExampleSet) -> tuple[pa.Array, pa.Array]:
+    """Returns the keys of rows and of a set's training rows, which are equal for copies."""
+    keys = input_keys(rows)
+    if logit_set.record.has_text:
+        return keys, input_keys(logit_set.read(TRAIN, ("sentence1", "sentence2"), ORIGINALS))
+    # A set that was pushed without text has only hashes, which find rows with exactly the same text.
+    trained = logit_set.read(TRAIN, ("text_hash",), ORIGINALS).column("text_hash").combine_chunks()
+    hashes = pa.array(text_hashes(rows, logit_set.record.tokenizer.sha256), trained.type)
+    return pc.if_else(keys.is_null(), None, hashes), trained
 
 
 def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:

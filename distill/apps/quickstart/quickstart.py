@@ -180,7 +180,7 @@ def refuse_too_few(config: OwnFile, look: Look, splits: Mapping[str, list[dict[s
     advice = "Leave --test out, and a tenth is kept for the test."
     if config.test is not None and not train:
         # With all of its rows taken, the test file is most likely the training file itself.
-        taken = f"holds all {len(set(map(look.key, look.rows))):,} texts of {config.file}, so none is left to train on"
+        taken = f"holds all {len(set(look.keys(look.rows))):,} texts of {config.file}, so none is left to train on"
         raise DataError(f"--test {config.test}: {taken}. {advice}")
     if not splits[TEST]:
         raise DataError(f"{config.file}: has too few different texts for test rows of its own. Give some with --test.")

@@ -480,3 +480,13 @@ def test_a_file_of_labelled_words_has_the_scores_of_the_split_with_its_rows(fold
     rows = [json.loads(line) for line in (folder / "validation.jsonl").read_text().splitlines()]
     for name in LABELS:
         assert sum(parts["confusion"].get(name, {}).values()) == sum(row["tags"].count(name) for row in rows)
+
+
+def test_sentences_of_a_file_that_were_trained_on_are_counted(folder: Path, run: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()[:3]]
+    rows[1]["tokens"] = [word.upper() for word in rows[1]["tokens"]]
+    rows.append({"tokens": ["a", "new", "sentence"], "tags": ["O"] * 3})
+    (tmp_path / "june.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("evaluate", run, "--data", tmp_path / "june.jsonl", "--json")
+    (parts,) = json.loads(done.stdout).values()
+    assert any(line.startswith("3 of 4 rows") for line in parts["judgements"])
