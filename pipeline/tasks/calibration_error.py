@@ -74,8 +74,9 @@ def probability_scores(target: Target, logits_NC: Floats, label_N: Ints) -> Scor
         distance_N = np.square(p_NC).sum(axis=1) - 2 * gold_p_N + 1
     loss_N = -np.log(np.maximum(gold_p_N, np.finfo(np.float32).tiny))
     # Whole rows are resampled, of which the labels depend on one another.
-    parts = (confidence_N, is_right_N, distance_N, loss_N)
-    confidence_NL, is_right_NL, distance_NL, loss_NL = (part.reshape(len(label_N), -1) for part in parts)
+    shape = len(label_N), -1
+    confidence_NL, is_right_NL = confidence_N.reshape(shape), is_right_N.reshape(shape)
+    distance_NL, loss_NL = distance_N.reshape(shape), loss_N.reshape(shape)
     return _with_intervals(
         len(label_N),
         {
