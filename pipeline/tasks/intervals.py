@@ -2,7 +2,7 @@
 
 An interval is a percentile bootstrap over rows. Resamples of rows that are all alike have equal scores, and such a
 bootstrap has no width, although few rows prove little. Shares then have the exact interval of Clopper and Pearson, and
-other scores have none.
+other scores have no interval.
 
 Shapes: N rows, R resamples.
 """

@@ -26,11 +26,11 @@ NOTHING = ""
 PREFACE = f"""\
 Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap interval over rows is in brackets, with
 several seeds the means of its ends. Where resamples do not differ, as those of rows that are all right, accuracy has
-the exact interval (Clopper and Pearson) and other scores have none. Small tasks have few rows, and differences within
-the intervals are not significant. Bold is the best score except the teacher's. Held-out rows are training rows from
-which no student and no baseline learns. They select a student's epoch, so they favour students a little, and they may
-share a sentence with rows that were learned. Teachers that `distill sweep` has not fine-tuned may have learned them.
-Where nothing is held out, dev rows select the epoch.
+the exact interval (Clopper and Pearson) and other scores have no interval. Small tasks have few rows, and differences
+within the intervals are not significant. Bold is the best score except the teacher's. Held-out rows are training rows
+from which no student and no baseline learns. They select a student's epoch, so they favour students a little, and they
+may share a sentence with rows that were learned. Teachers that `distill sweep` has not fine-tuned may have learned
+them. Where nothing is held out, dev rows select the epoch.
 
 - *minus*: difference from the first student on the same rows, ± one standard error over rows (not over seeds).
 - *with the teacher*: share of rows with the teacher's label, for scores the correlation with the teacher's.
