@@ -135,8 +135,12 @@ def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
     teacher: Scores = parts["teacher"]
     if not teacher:
         return
-    silent, found = _silent(parts.get("teacher_by_label", {})), list[str]()
-    if teacher == parts["majority"]:
+    by_label, found = parts.get("teacher_by_label", {}), list[str]()
+    silent = _silent(by_label)
+    predicted = [scores["predicted"] for scores in by_label.values() if scores["predicted"]]
+    # One class for all rows, whichever it is. Spans of one label may be as many as those of gold.
+    is_constant = predicted == [sum(scores["gold"] for scores in by_label.values())] and "span_f1" not in teacher
+    if is_constant or teacher == parts["majority"]:
         found.append("The teacher gives every row the same answer.")
     elif silent:
         found.append(f"The teacher never predicts {_named(silent)}.")

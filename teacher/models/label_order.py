@@ -16,7 +16,8 @@ from pipeline.errors import ConfigError, TeacherError, did_you_mean
 from pipeline.parsing import as_names
 from pipeline.tasks.target import Target, has_gold, predicted_scores
 
-SIGNIFICANCE = 1e-3
+SIGNIFICANCE = 1e-3  # of a better order, and of scores that decrease
+OF_KNOWLEDGE = 0.05  # of an order that is better than the most frequent labels
 
 
 def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...] | None:
@@ -62,7 +63,8 @@ def check_label_order(
 
     It is refused only if the other order explains significantly more rows. This is McNemar's exact test, corrected for
     the number of orders, on the rows where only one order is right, or where one is right for more labels. Chance is
-    therefore not a reason to refuse a weak teacher.
+    therefore not a reason to refuse a weak teacher. The other order must also be better than the most frequent labels.
+    Otherwise, a teacher that answers every row alike would seem to have swapped labels.
 
     Args:
         target: the meaning of the logits.
@@ -97,15 +99,12 @@ def _order_problem(
         return None
     compare = _lists_right if target.has_label_lists else _classes_right
     best, claimed_right, best_right = compare(logits_NC[known_N], gold)
-    only_best, only_claimed = int((best_right > claimed_right).sum()), int((claimed_right > best_right).sum())
-    if only_best <= only_claimed:
-        return None
-    # Imported here and below: the library takes more than a second, and every command of a teacher imports this module.
-    from scipy.stats import binomtest
-
     # Bonferroni correction: the best of so many orders fits well by chance. Above 100 labels the factorial overflows.
     others = math.factorial(min(target.num_logits, 100)) - 1
-    if binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
+    if not (
+        _is_better(best_right, claimed_right, SIGNIFICANCE / others)
+        and _is_better(best_right, _most_frequent_right(gold), OF_KNOWLEDGE)
+    ):
         return None
     in_task_order = label_places(labels, target.names)
     assert in_task_order is not None, "only a teacher with the task's labels gets here"
@@ -115,6 +114,24 @@ def _order_problem(
         f"with {claimed_right.mean():.1%} of {len(gold):,} gold labels, as {', '.join(mended)} with "
         f"{best_right.mean():.1%}. If that is right, repeat with --teacher-labels {shlex.quote(as_names(mended))}"
     )
+
+
+def _is_better(one_N: Floats64, other_N: Floats64, significance: float) -> bool:
+    """Whether one order is right for more rows than another, by the exact sign test."""
+    num_one, num_other = int((one_N > other_N).sum()), int((other_N > one_N).sum())
+    if num_one <= num_other:
+        return False
+    # Imported here and below: the library takes more than a second, and every command of a teacher imports this module.
+    from scipy.stats import binomtest
+
+    return bool(binomtest(num_one, num_one + num_other, alternative="greater").pvalue <= significance)
+
+
+def _most_frequent_right(gold: Ints) -> Floats64:
+    """Returns whether the most frequent class is right for each row, or the share of its labels: 0 to 1."""
+    if gold.ndim == 1:
+        return np.asarray(gold == np.bincount(gold).argmax(), dtype=np.float64)
+    return np.asarray((gold == (gold.mean(axis=0) > 0.5)).mean(axis=1))
 
 
 def _classes_right(logits_NC: Floats, gold_N: Ints) -> tuple[Ints, Floats64, Floats64]:

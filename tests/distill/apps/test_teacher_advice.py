@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,3 +130,17 @@ def test_teachers_of_several_tasks_are_judged_by_task(data: Path, work: Path, tm
         own = " ".join(line for line in lines if line.startswith(f"{name}/validation: "))
         assert "same answer" in own
         assert "macro_f1" in own
+
+
+def test_a_constant_teacher_is_named_so_whichever_class_it_predicts() -> None:
+    parts: dict[str, Any] = {"gold": {}, "teacher": {"accuracy": 1 / 3}, "majority": {"accuracy": 2 / 3}}
+    parts["teacher_by_label"] = {
+        "bad": {"gold": 20, "predicted": 60, "f1": 0.5},
+        "good": {"gold": 40, "predicted": 0, "f1": 0.0},
+    }
+    (constant,) = judge(parts)
+    assert "same answer" in constant
+    parts["teacher_by_label"]["bad"]["predicted"] = 30  # of several labels per row
+    (silent,) = judge(parts)
+    assert "same answer" not in silent
+    assert "good" in silent

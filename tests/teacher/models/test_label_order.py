@@ -178,3 +178,25 @@ def test_another_order_of_labels_apart_is_found_by_which_occur_together() -> Non
     check_label_order(target, "t", target.names, np.concatenate([right, right[:1]]), unknown, no_scores)
     with pytest.raises(TeacherError, match="--teacher-labels birch,ash,cedar,date"):
         check_label_order(target, "t", target.names, right[:, [1, 0, 2, 3]], gold, no_scores[:200])
+
+
+def test_only_an_order_that_is_better_than_the_most_frequent_labels_is_proposed() -> None:
+    """A constant teacher is right for more rows in the order that gives all of them the most frequent label."""
+    random = np.random.default_rng(0)
+    gold = (random.random((300, 4)) < (0.9, 0.5, 0.2, 0.1)).astype(np.int64)
+    no_scores = np.full(300, np.nan, dtype=np.float32)
+    for num_classes in (2, 3, 4):
+        gold_N = gold[:, 1] * (num_classes - 1) if num_classes < 4 else gold.sum(axis=1).clip(max=3)
+        rarest = np.bincount(gold_N, minlength=num_classes).argmin()
+        constant_NC = np.tile(np.eye(num_classes, dtype=np.float32)[rarest], (300, 1))
+        check_classes(constant_NC, gold_N)
+        # A twentieth of the rows has another prediction, at random.
+        constant_NC[::20] = np.eye(num_classes, dtype=np.float32)[(rarest + 1) % num_classes]
+        check_classes(constant_NC, gold_N)
+    target = Target(kind="labels", names=LABELS[:4])
+    always = np.tile(np.array([-1, -1, -1, 1], dtype=np.float32), (300, 1))
+    for is_stated in (False, True):
+        check_label_order(target, "t", target.names, always, gold, no_scores, is_stated)
+    swapped = 1 - 2.0 * gold[:, :1]
+    with pytest.raises(TeacherError, match="--teacher-labels birch,ash"):
+        check_classes(np.concatenate([-swapped, swapped], axis=1).astype(np.float32), gold[:, 0])
