@@ -1,19 +1,24 @@
 """The devices and processes of a command, and copying tensors to a device."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.environment import num_processes
+from pipeline import console
+from pipeline.environment import check_launched, num_processes
 from pipeline.errors import MissingDependencyError
 from pipeline.interrupts import ends_on_signals
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+
+WAITING_SECONDS = 5.0  # until a process prints that it waits for others
 
 
 @cache
@@ -56,8 +61,10 @@ def processes() -> "PartialState | OneProcess":
     start, Python handles no signals. That takes half an hour if one of them has already ended.
 
     Raises:
+        ConfigError: if variables of a launcher do not fit.
         MissingDependencyError: if there are several processes and Accelerate, which connects them, is not installed.
     """
+    launched = check_launched()
     if find_spec("accelerate") is None:
         if num_processes() > 1:
             raise MissingDependencyError("several processes need accelerate: pip install 'distill-offline[teacher]'")
@@ -65,5 +72,21 @@ def processes() -> "PartialState | OneProcess":
     # Imported here, because a student predicts without accelerate.
     from accelerate import PartialState
 
-    with ends_on_signals() if num_processes() > 1 else nullcontext():
+    with _waiting(launched) if launched else nullcontext():
         return PartialState(cpu=not torch.accelerator.is_available())
+
+
+@contextmanager
+def _waiting(launched: str) -> Iterator[None]:
+    """Prints what the process waits for, if the block takes long. Signals end the process within the block."""
+    remedy = f"Start them with `accelerate launch` or `torchrun`, or unset {launched.partition('=')[0]}"
+    # Every process prints it: a left-over RANK=1 has no main process.
+    words = f"waiting for the other processes ({launched}). {remedy}"
+    timer = Timer(WAITING_SECONDS, lambda: console.stderr.print(words, soft_wrap=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        with ends_on_signals():
+            yield
+    finally:
+        timer.cancel()

@@ -9,6 +9,12 @@ from pipeline.errors import ConfigError
 
 DEFAULT_STORE = "logits"
 MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
+# Accelerate reads the variables of its own launcher, of torchrun and of MPI, the first ones first.
+SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+LAUNCHED = (*SIZES, *RANKS, *LOCAL_RANKS, *LOCAL_SIZES, "MASTER_PORT")
 
 
 def data_folder() -> Path | None:
@@ -43,7 +49,7 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
 
 def is_main_process() -> bool:
     """Whether this process reports to the user (rank 0 under ``accelerate launch`` or ``torchrun``)."""
-    return os.environ.get("RANK", "0") == "0"
+    return (os.environ.get("RANK") or "0") == "0"
 
 
 def num_processes() -> int:
@@ -52,9 +58,42 @@ def num_processes() -> int:
     return int(value) if value.isdigit() else 1
 
 
+def check_launched() -> str | None:
+    """Checks the variables that accelerate and torch read, which may be left over from another launch.
+
+    Empty ones, and ``-1`` for a process that was not launched, are removed.
+
+    Returns:
+        The variable with the number of processes and its value, if there are several processes.
+
+    Raises:
+        ConfigError: if a value is not a whole number, or others are missing.
+    """
+    for name in list(os.environ):
+        is_read = name in LAUNCHED or name.startswith("ACCELERATE_") or name in ("MASTER_ADDR", "OMP_NUM_THREADS")
+        if is_read and os.environ[name] in ("", "-1"):
+            del os.environ[name]
+    values = numbers(LAUNCHED)
+    size, rank = (next((name for name in names if name in values), None) for names in (SIZES, RANKS))
+    found = size if size is not None and values[size] != 1 else "LOCAL_RANK" if "LOCAL_RANK" in values else None
+    if found is None:
+        return None
+    named = f"{found}={values[found]}"
+    missing = [names[0] for names, name in ((SIZES, size), (RANKS, rank)) if name is None]
+    missing += ["MASTER_ADDR"] if "MASTER_ADDR" not in os.environ else []
+    if missing:
+        remedy = f"Start the command with `accelerate launch` or `torchrun`, or unset {found}."
+        raise ConfigError(f"{named}: {' and '.join(missing)} must be set, too. {remedy}")
+    assert size is not None, "it is not missing"
+    assert rank is not None, "it is not missing"
+    if values[rank] >= values[size]:
+        raise ConfigError(f"{rank}={values[rank]}: should be below {size}={values[size]}")
+    return named if values[size] > 1 else None
+
+
 def mixed_precision() -> str:
     """The precision that ``accelerate launch --mixed_precision`` requests, in small letters, or ``no``."""
-    return os.environ.get(MIXED_PRECISION, "no").lower()
+    return (os.environ.get(MIXED_PRECISION) or "no").lower()
 
 
 def progress_disabled() -> bool:
