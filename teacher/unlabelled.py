@@ -239,7 +239,9 @@ def choose_rows(
         Which rows are chosen [N], and the counts of other rows by reason.
     """
     normal = _normalized(rows)
-    empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in normal])
+    empty_N = np.zeros(rows.num_rows, dtype=bool)
+    for column in normal:
+        empty_N |= pc.equal(column, "").to_numpy(zero_copy_only=False)
     starts = [start for _, start in places]
     for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):
         if empty_N[start:stop].any():
@@ -275,7 +277,8 @@ def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask
 def _normalized(rows: pa.Table) -> list[pa.Array]:
     """Returns the normalized sentences of rows: the first ones, and for pairs the second ones."""
     columns = (rows.column(name).combine_chunks() for name in ("sentence1", "sentence2"))
-    return [normalized(column) for column in columns if column.null_count < len(column)]
+    # The second column of single sentences is null. The first one is there also without rows.
+    return [normalized(column) for k, column in enumerate(columns) if k == 0 or column.null_count < len(column)]
 
 
 def _joined(normal: list[pa.Array]) -> pa.Array:

@@ -5,6 +5,7 @@ is full. A killed process leaves at most one unfinished line, which `collected_l
 adds the rows to a logit set.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -96,8 +97,11 @@ class Collector:
                 # O_EXCL: two processes of one number, on two hosts with one folder, must not share a file.
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             assert self._file is not None
-            self._size += os.write(self._file, data)
+            if os.write(self._file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += len(data)
         except OSError as error:
+            self.close()  # the next line begins a file, because after half a line it could not be read
             console.warn(f"--collect {self._folder}: {error}. Rows are not collected for {PAUSE:g} seconds")
             self._paused_until = time.monotonic() + PAUSE
 
@@ -112,13 +116,17 @@ def collected_lines(folder: Path) -> Iterator[tuple[str, Line]]:
     """Yields the lines of a folder in the order of its files, each with its place for messages.
 
     Raises:
-        DataError: if there are none, or one is not an object.
+        DataError: if there is none, or one is not an object.
     """
     files = sorted(folder.glob(PATTERN))
     if not files:
         raise DataError(f"{folder}: there is no file {PATTERN}. `distill predict` and `serve` write it by --collect")
+    is_empty = True
     for path in files:
         lines = path.read_bytes().split(b"\n")
         # After the last line break stands what a killed process had not finished, or nothing.
         for number, line in parsed_lines(str(path), enumerate(lines[:-1], start=1)):
+            is_empty = False
             yield f"{path}, line {number}", line
+    if is_empty:
+        raise DataError(f"{folder}: holds no rows yet. `distill predict` and `serve` add them by --collect")

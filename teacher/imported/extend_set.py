@@ -111,7 +111,8 @@ class ExtendDump(Dump):
         self.left_out = self._counts | {"without_text": collected.num_lost}
         self.num_added = int(chosen_N.sum())
         if not self.num_added:
-            raise DataError(f"{config.file}: none of its {len(chosen_N):,} rows is new to {self.old.root}")
+            num_rows = len(chosen_N) + collected.num_lost
+            raise DataError(f"{config.file}: none of its {num_rows:,} rows is new to {self.old.root}: {self.left_out}")
         self._found = len(chosen_N)
         self.source = with_unlabelled(before, collected.rows.filter(pa.array(chosen_N)))
         self._first = before.splits[TRAIN].num_rows

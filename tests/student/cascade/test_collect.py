@@ -1,7 +1,9 @@
 """What a cascade hands on is collected, and a set with it trains a student that hands on less."""
 
 import json
+import os
 import random
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -81,6 +83,27 @@ def test_full_files_are_followed_by_others_and_an_unfinished_line_is_dropped(
         stream.write("not JSON\n")
     with pytest.raises(DataError, match=naming(files[1].name)):
         list(collected_lines(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["", '{"sentence1": "of a killed'])
+def test_a_folder_without_a_whole_line_is_refused(content: str, opinion_set: ExampleSet, tmp_path: Path) -> None:
+    (tmp_path / "collected-1-1.jsonl").write_text(content)
+    done = invoke("import", tmp_path, "--extend", opinion_set.root, "--store", tmp_path)
+    assert done.exit_code == 2
+    assert str(tmp_path) in done.stderr
+
+
+def test_after_half_a_line_a_new_file_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk. The half line would otherwise be joined with the next one, and no row could be read."""
+    one, write_all = Collector(tmp_path, has_text=True), os.write
+    answer = (np.array([[0.5, 0.5]]), np.array([1]), NAMES, ("small", "large"))
+    one.add((["whole"], None), *answer)
+    monkeypatch.setattr(os, "write", lambda file, data: write_all(file, data[:20]))
+    one.add((["half"], None), *answer)
+    monkeypatch.undo()
+    monkeypatch.setattr(time, "monotonic", lambda: np.inf)
+    one.add((["later"], None), *answer)
+    assert [line["sentence1"] for _, line in collected_lines(tmp_path)] == ["whole", "later"]
 
 
 def test_a_fork_writes_a_file_of_its_own(tmp_path: Path) -> None:

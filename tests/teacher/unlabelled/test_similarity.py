@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teacher.unlabelled import letters, near_copies, neighbours, normalized, similar, words_of
+from pipeline.sources import Source
+from teacher.unlabelled import choose_rows, letters, near_copies, neighbours, normalized, similar, words_of
 
 DEV = "it 's a charming and often affecting journey through the past ."
 WORD = st.text(string.ascii_lowercase, min_size=1, max_size=3)
@@ -179,3 +180,19 @@ def test_likeness_is_that_of_the_docstring(sentences: list[str]) -> None:
     kept = {sentence.replace(" ", ""): sentence for sentence in reversed(sentences)}
     distinct = [s for k, s in enumerate(sentences) if s == kept[s.replace(" ", "")] and s not in sentences[:k]]
     assert unordered(similar(sentences, 3)) == by_hand(distinct)
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+@pytest.mark.parametrize("added", [[], ["!"], ["four five"]])
+@pytest.mark.parametrize("dev", [[], ["three"]])
+@pytest.mark.parametrize("own", [[], ["one two"]])
+def test_tables_without_rows_are_tables(own: list[str], dev: list[str], added: list[str], is_pair: bool) -> None:
+    def table(texts: list[str]) -> pa.Table:
+        first = pa.array(texts, pa.string())
+        return pa.table({"sentence1": first, "sentence2": first if is_pair else pa.nulls(len(texts), pa.string())})
+
+    source = Source("rows", {"train": table(own), "validation": table(dev)}, [])
+    chosen_N, counts = choose_rows(source, table(added))
+    assert chosen_N.tolist() == [text != "!" for text in added]
+    assert counts == {"empty": added.count("!"), "near_dev": 0, "repeated": 0}
+    assert similar(added, 0) == ([], [])
