@@ -31,6 +31,7 @@ LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
 # Columns of a pipe or a file, so that nothing is truncated.
 WIDEST = 10**6
 # json.dumps(ensure_ascii=False) escapes control characters below 0x20, but not these, which terminals also interpret.
+NO_ASCII = re.compile(r"[^\x00-\x7f]")
 BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
 # Without emoji=False rich would replace ":train:" in mnli:train:7 by a picture of a train.
@@ -42,6 +43,13 @@ MOST_ROWS = 40  # rows that are shown
 def safe(text: str) -> str:
     """Returns text without control characters and without anything that rich would interpret as markup."""
     return escape_markup(visible(text))
+
+
+def accept_all_characters() -> None:
+    """Makes stdout and stderr escape the characters that their encoding lacks, such as é in ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # notebooks and tests have others
+            stream.reconfigure(errors="backslashreplace")
 
 
 def note(message: str) -> None:
@@ -77,7 +85,13 @@ def print_json_lines(values: Iterable[Any]) -> None:
 
 
 def _write_json(text: str) -> None:
-    sys.stdout.write(BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
+    text = BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # `accept_all_characters` would write \xe9, which is not JSON.
+        text = NO_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    sys.stdout.write(text + "\n")
 
 
 def print_text(text: str) -> None:

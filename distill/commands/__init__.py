@@ -112,6 +112,11 @@ class Distill(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl([(name, help_of(name)) for name in names])
 
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        """Runs a command line, whatever characters the streams can encode."""
+        console.accept_all_characters()
+        return super().main(*arguments, **settings)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command of the arguments. For one of earlier versions, prints the new spelling."""
         pointer = gone(args[0])

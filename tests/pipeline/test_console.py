@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from distill.commands import app
 from pipeline import console
 from pipeline.console import Rows
 from pipeline.untrusted import visible
@@ -160,3 +161,21 @@ def test_no_rows_and_no_columns(screen: Callable[[int], io.StringIO]) -> None:
     shown = screen(60)
     console.print_rows(["number", "text"], [])
     assert "number" in shown.getvalue()
+
+
+def test_characters_that_a_stream_cannot_encode_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream, encoding="ascii"))
+    app(["tasks", "show", "sst2", "--json"], standalone_mode=False)  # a command line prepares the streams
+    sys.stdout.flush()
+    stream.truncate(0)
+    stream.seek(0)
+    values = {"café €": "\U0001f600\x85\\ \ud800"}
+    console.print_json(values)
+    console.print_text("café")
+    console.print_table(["é"], [["…"]])
+    sys.stdout.flush()
+    text = stream.getvalue().decode("ascii")
+    end = text.index("}") + 1
+    assert json.loads(text[:end]) == values
+    assert "caf\\xe9" in text[end:]
