@@ -35,7 +35,7 @@ X86_64 = {
 COMPILE = ["-O3", "-g0", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 COMPILE += ["-ffp-contract=fast", "-pthread", "-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 ZIG = "0.17.1"
-NO_FILES = ENGINE / "cpp/mapped.cpp"  # WebAssembly has no file system
+NO_FILES = ENGINE / "cpp/read.cpp"  # WebAssembly has no file system
 WASM = ["-target", "wasm32-wasi", "-mcpu=baseline+simd128+bulk_memory", "-mexec-model=reactor", "-std=c++17", "-O3"]
 WASM += ["-g0", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math"]
 WASM += ["-fvisibility=hidden", "-DLEVEL=portable", "-Wall", "-Wextra"]

@@ -2,8 +2,8 @@
  * Students of several tasks that share an encoder are one file. They read each text once.
  *
  * Every function that can fail returns a distill_status; distill_last_error() then holds a message for this thread.
- * One student may be used by several threads at once. The file is mapped into memory and must not be changed while it
- * is open. Texts are UTF-8, need no zero at their end, and may contain zeros.
+ * One student may be used by several threads at once. Its file is read into memory, and may be overwritten while it is
+ * open. Texts are UTF-8, need no zero at their end, and may contain zeros.
  */
 #ifndef DISTILL_STUDENT_H
 #define DISTILL_STUDENT_H
@@ -66,7 +66,8 @@ DISTILL_API const char* distill_level(void);
 DISTILL_API const char* distill_last_error(void);
 
 DISTILL_API distill_status distill_open(const char* path, distill_student** student);
-/* A student from the bytes of its file, which begin at a multiple of 8, live until distill_close, and do not change. */
+/* A student from the bytes of its file, which begin at a multiple of 8, live until distill_close, and do not change.
+ * They may be a map of the file, of which processes share one copy, if nobody overwrites the file. */
 DISTILL_API distill_status distill_open_bytes(const void* bytes, int64_t size, distill_student** student);
 DISTILL_API void distill_close(distill_student* student);
 /* How many tasks there are. They are numbered from 0. */

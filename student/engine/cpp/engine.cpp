@@ -1,7 +1,7 @@
 // The C interface, see distill_student.h.
 #include "guarded.h"
 #ifndef __wasm__
-#include "mapped.h"
+#include "read.h"
 #endif
 
 struct distill_student {
@@ -152,7 +152,7 @@ distill_status distill_open(const char* path, distill_student** student) {
     require_argument(path && student, "path and student must be given");
     *student = nullptr;
     try {
-      *student = new distill_student(mapped(path));
+      *student = new distill_student(read_file(path));
     } catch (const Error& error) {
       fail(error.status, std::string(path) + ": " + error.what());
     }

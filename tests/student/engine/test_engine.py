@@ -317,6 +317,16 @@ def _ask_words(handle: Any, starts: list[int], room: Any) -> int:
     return status
 
 
+def test_a_file_may_be_overwritten_in_place_while_it_is_open(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "live.distill"
+    for content in (b"x" * 100, files["diffcat, labels"].read_bytes()):
+        path.write_bytes(files["hybrid"].read_bytes())
+        predictor = Predictor(path)
+        before = predictor.predict(["the there"])
+        path.write_bytes(content)
+        assert predictor.predict(["the there"]) == before
+
+
 def test_a_program_may_end_with_an_open_file(files: dict[str, Path]) -> None:
     program = "import sys; from student.engine.python.distill_student import Predictor; kept = Predictor(sys.argv[1])"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}

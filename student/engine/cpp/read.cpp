@@ -1,10 +1,9 @@
-#include "mapped.h"
+#include "read.h"
 
 #include <cerrno>
 #include <cstring>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,15 +20,20 @@ class Descriptor {
 
 }  // namespace
 
-Bytes mapped(const char* path) {
+Bytes read_file(const char* path) {
   const Descriptor file(path);
   require(file.number >= 0, std::string("cannot be opened: ") + std::strerror(errno));
   struct stat status;
   require(fstat(file.number, &status) == 0 && S_ISREG(status.st_mode), "is not a file");
   require(status.st_size > 0, "is empty");
   const auto size = static_cast<size_t>(status.st_size);
-  void* const start = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number, 0);
-  require(start != MAP_FAILED, std::string("cannot be mapped: ") + std::strerror(errno));
-  const auto unmap = [size](const unsigned char* bytes) { munmap(const_cast<unsigned char*>(bytes), size); };
-  return {{static_cast<const unsigned char*>(start), unmap}, status.st_size};
+  const std::shared_ptr<unsigned char> bytes(new unsigned char[size], std::default_delete<unsigned char[]>());
+  for (size_t done = 0; done < size;) {
+    const ssize_t count = read(file.number, bytes.get() + done, size - done);
+    if (count < 0 && errno == EINTR) continue;
+    require(count >= 0, std::string("cannot be read: ") + std::strerror(errno));
+    require(count > 0, "became shorter while it was read");
+    done += static_cast<size_t>(count);
+  }
+  return {bytes, status.st_size};
 }
