@@ -124,6 +124,7 @@ PAD_TOKENS = ("[PAD]", "<pad>")
 # If more than half of the tokens are unknown, the tokenizer almost surely belongs to another language.
 MOST_UNKNOWN = 0.5
 ROWS = 256
+BERT_UNCASED = Path(__file__).with_name("bert-uncased-vocabulary.txt")  # of Google's BERT, Apache License 2.0
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPLITTER = pre_tokenizers.BertPreTokenizer()
 
@@ -371,7 +372,26 @@ def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Token
         tokens: words, and ``##`` pieces of words.
         strip_accents: whether accents are removed, which is BERT's default.
     """
-    ids = {token: number for number, token in enumerate(dict.fromkeys((*SPECIAL_TOKENS, *tokens)))}
+    return _with_ids(dict.fromkeys((*SPECIAL_TOKENS, *tokens)), strip_accents)
+
+
+def bert_uncased() -> Tokenizer:
+    """Returns BERT's uncased tokenizer. The package has vectors for its vocabulary."""
+    return _with_ids(BERT_UNCASED.read_text(encoding="utf-8").split())
+
+
+def share_of_whole_words(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
+    """Returns the share of the words of texts, signs included, that are entries of a WordPiece vocabulary."""
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    is_whole = [
+        word in ids for text in texts for word, _ in SPLITTER.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    ]
+    return sum(is_whole) / max(len(is_whole), 1)
+
+
+def _with_ids(tokens: Iterable[str], strip_accents: bool | None = None) -> Tokenizer:
+    """Returns a WordPiece tokenizer whose ids are the positions of the tokens."""
+    ids = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))  # noqa: S106
     tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents)
     tokenizer.pre_tokenizer = SPLITTER

@@ -28,9 +28,11 @@ from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, Look, counted, loo
 from distill.apps.systems import bytes_of
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import make_folder, write_atomically, write_text
 from pipeline.sources import load_source, load_word_source
 from pipeline.tasks.task import Task, parse_manifest
+from pipeline.text.tokenizer import bert_uncased, share_of_whole_words
 
 TEST, HELD_OUT = "test", "0.1"
 TEST_SHARE = 0.1
@@ -39,6 +41,8 @@ EPOCHS, MOST_EPOCHS = 3, 20  # of the teacher
 # MiniLM-L6 on 400 messages in six skewed classes predicted two labels after 24 steps.
 FEWEST_STEPS, ROWS_PER_STEP = 200, 32
 PAGE = "report.html"
+# With gold alone, the package's vectors raised accuracy from 0.716 to 0.750 on 4,000 reviews (93 % of the words known).
+LEAST_KNOWN = 0.8
 GOLD = "gold"  # the teacher of a set that has the labels alone
 
 
@@ -246,6 +250,12 @@ def _make_set(config: OwnFile, folder: Path, look: Look, rows: Sequence[dict[str
         return
     answers = pa.Table.from_pylist(_gold_answers(look, rows))
     write_atomically(folder / "labels.parquet", partial(pq.write_table, answers))
+    tokenizer = bert_uncased()
+    share = share_of_whole_words(tokenizer, (row[text] for row in look.rows for text in look.texts))
+    if share >= LEAST_KNOWN:
+        console.note(f"words: {share:.0%} are in BERT's vocabulary, so the student starts from distill's vectors of it")
+        write_text(folder / TOKENIZER_FILE, tokenizer.to_str())
+        source += ["--tokenizer", TOKENIZER_FILE]
     run_command(["import", "labels.parquet", *source, "--teacher", GOLD, "--name", name, "--store", STORE], folder)
 
 

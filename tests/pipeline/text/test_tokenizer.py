@@ -8,7 +8,16 @@ from tokenizers.models import WordLevel
 from transformers import AutoTokenizer
 
 from pipeline.errors import IntegrityError
-from pipeline.text.tokenizer import load_tokenizer, pad_id, tokenize, tokenizer_sha256, vocabulary_size
+from pipeline.text.tokenizer import (
+    bert_uncased,
+    load_tokenizer,
+    pad_id,
+    share_of_whole_words,
+    tokenize,
+    tokenizer_sha256,
+    vocabulary_size,
+)
+from student.initial_weights.vectors import pretrained_vocabulary, vocabulary_sha256
 from tests.helpers.messages import naming
 
 WORDS = ("the", "food", "was", "great", "although", "unknownword", ".", "anna", "wine")
@@ -105,3 +114,14 @@ def test_unreadable_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text("{}")
     with pytest.raises(IntegrityError, match=naming("empty.json: ", "`tokenizers`")):
         load_tokenizer(tmp_path / "empty.json", tokenizer_sha256("{}"))
+
+
+def test_berts_vocabulary_ships_with_the_vectors_for_it() -> None:
+    tokenizer = bert_uncased()
+    assert vocabulary_sha256(tokenizer.to_str()) == pretrained_vocabulary()
+    assert tokenizer.encode("Hello, Unaffable").tokens == ["[CLS]", "hello", ",", "una", "##ffa", "##ble", "[SEP]"]
+
+
+def test_the_share_of_whole_words() -> None:
+    assert share_of_whole_words(bert_uncased(), ["Hello, unaffable", "world"]) == 0.75
+    assert share_of_whole_words(bert_uncased(), []) == 0

@@ -253,6 +253,9 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     assert set(found["scores"]) == {"student", "words and characters, TF-IDF"}
     assert "teacher: none" in result.stderr
     folder = tmp_path / "quickstart" / "rows"
+    # These words are in BERT's vocabulary, so the student starts from the vectors that ship.
+    record = json.loads((folder / "student" / "run.json").read_text())
+    assert record["settings"]["pretrained_vectors_sha256"]
     manifest = load_task(manifest=folder / "rows.yaml")
     assert (manifest.columns.sentence1, manifest.labels) == (("message",), ("no", "yes"))
     assert yaml.safe_load((folder / "rows.yaml").read_text())["columns"]["label"] == "category"
