@@ -82,7 +82,7 @@ def size_line(record: Record) -> str | None:
     if sizes is None:
         return None
     teacher = f". Teacher: {sizes['teacher_parameters']:,} parameters" if "teacher_parameters" in sizes else ""
-    return f"student: {sizes['parameters']:,} parameters, {size(sizes['bytes'])} on disk{teacher}"
+    return f"student: {sizes['parameters']:,} parameters, {size(sizes['bytes'])} of weights on disk{teacher}"
 
 
 def rank(scores: Mapping[str, Any]) -> tuple[int, float]:

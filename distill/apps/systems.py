@@ -22,7 +22,8 @@ from pipeline.tasks.task import TRAIN, Task
 
 Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
 SCORE = Target(kind="score", names=("score",))
-STORED_FILES = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
+WEIGHT_FILES = ("model.safetensors", "model-*.safetensors")
+STORED_FILES = ("config.json", *WEIGHT_FILES, "tokenizer.json")
 COLUMNS = ("source_row", "sentence1", "sentence2", "label", "score", "logits")
 CHOSEN = "variant = 0 and (label is not null or score is not null)"
 
@@ -72,9 +73,9 @@ def teacher_system(task: Task, name: str, logit_set: ExampleSet) -> System:
     return System(record.target, logits, teacher.num_parameters, bytes_of(Path(name)) or 4 * teacher.num_parameters)
 
 
-def bytes_of(folder: Path) -> int:
-    """Returns the size of the files that a model needs: settings, weights, tokenizer."""
-    return sum(path.stat().st_size for name in STORED_FILES for path in folder.glob(name))
+def bytes_of(folder: Path, names: Sequence[str] = STORED_FILES) -> int:
+    """Returns the size of the files that a model needs: settings, weights, tokenizer. Or of those with these names."""
+    return sum(path.stat().st_size for name in names for path in folder.glob(name))
 
 
 @dataclass(frozen=True)

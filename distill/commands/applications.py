@@ -36,7 +36,9 @@ def quickstart(config: QuickstartSettings) -> Result:
     values = {"findings": found.look.findings, "test_rows": found.num_tested, "scores": scores, "bytes": sizes}
     values |= {"judgements": found.judgements, "folder": str(config.folder), "next": found.commands}
     result = Result(values)
-    result.table(["", *metrics, "on disk"], rows, f"{found.num_tested:,} test rows, which no step has trained on")
+    result.table(
+        ["", *metrics, "weights on disk"], rows, f"{found.num_tested:,} test rows, which no step has trained on"
+    )
     for judgement in found.judgements:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))

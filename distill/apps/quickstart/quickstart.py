@@ -25,11 +25,12 @@ from distill.apps.app_settings import OwnFile
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.cells import run_command
 from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, Look, counted, look_at, with_scores_of
-from distill.apps.systems import bytes_of
+from distill.apps.systems import WEIGHT_FILES, bytes_of
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
-from pipeline.file_names import TOKENIZER_FILE
+from pipeline.file_names import RUN_RECORD, TOKENIZER_FILE
 from pipeline.files import make_folder, write_atomically, write_text
+from pipeline.record_file import read_work_record
 from pipeline.sources import load_source, load_word_source
 from pipeline.tasks.task import Task, parse_manifest
 from pipeline.text.tokenizer import bert_uncased, share_of_whole_words
@@ -54,7 +55,7 @@ class Found:
         look: what the file holds.
         num_tested: the rows of the test split that were scored.
         scores: on the test split, of the student, its teacher and a bag of n-grams, by system.
-        sizes: bytes on disk by system.
+        sizes: bytes of the weights on disk by system, of n-grams with their vocabulary.
         judgements: what a user should do about the scores.
         commands: the next commands.
     """
@@ -106,13 +107,13 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     run_command(
         ["train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run], folder
     )
-    flags = ["--baseline"] if with_baseline else []
-    evaluation = json.loads(run_command(["evaluate", run, *flags, "--json"], folder))[TEST]
+    evaluation = json.loads(run_command(["evaluate", run, *["--baseline"] * with_baseline, "--json"], folder))[TEST]
     if with_page:
         run_command(["report", run, "--output", PAGE], folder)
-    scores, sizes = {"student": evaluation["gold"]}, {"student": bytes_of(folder / run)}
+    size = read_work_record(folder / run / RUN_RECORD)["result"]["size"]
+    scores, sizes = {"student": evaluation["gold"]}, {"student": size["bytes"]}
     if config.has_teacher:
-        scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
+        scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher", WEIGHT_FILES)
     if "baseline" in evaluation:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
     num_tested = evaluation["rows"]["scored"]

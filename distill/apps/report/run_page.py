@@ -26,7 +26,7 @@ from pipeline.tasks.target import NO_LABEL, softmax
 from pipeline.tasks.temperature import calibrated
 from pipeline.training.run_record import STUDENTS, Entry
 from student.data import Examples
-from student.describe import describe_config
+from student.describe import describe
 from student.evaluate import dev_examples
 from student.lessons import kind_of_set
 from student.lessons.examples import student_logits
@@ -77,7 +77,7 @@ def run_page(settings: ReportSettings, folder: Path) -> Page:
     logit_set, missing = trained_set(settings, record)
     evaluation = record["result"]["evaluation"]
     sections = (
-        Section("What it is", facts=_facts(record, describe_config(student_config))),
+        Section("What it is", facts=_facts(record, describe(str(folder)))),
         training_section(record["result"], evaluation),
         scores_section(evaluation),
         *certificate_sections(folder),
@@ -118,7 +118,7 @@ def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
     architecture: dict[str, Any] = made_of["architecture"]
     return architecture | {
         "parameters": made_of["parameters"]["total"],
-        "size": size(made_of["bytes"]),
+        "weights on disk": size(made_of["bytes"]),
         "logit set": ", ".join(record["logit_sets"]),
         "its fingerprint": ", ".join(settings["logit_set_fingerprints"]),
         "training rows": settings["rows"],

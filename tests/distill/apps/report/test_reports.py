@@ -10,6 +10,7 @@ from distill.apps.report.comparison_pages import sweep_page
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.predictions import Predictions, handed_on
 from distill.apps.report.run_page import certificate_sections, run_page
+from pipeline.console import size
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
@@ -69,6 +70,7 @@ def test_a_run_is_compared_with_gold_and_with_its_teacher(
 
 def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: Path) -> None:
     record = read_record(opinion_run / "run.json")
+    assert opinion_page.sections[0].facts["weights on disk"] == size(record["result"]["size"]["bytes"])
     parts = record["result"]["evaluation"]["validation"]
     student, *others = [f"{parts[whose]['accuracy']:.4f}" for whose in ("gold", "teacher", "majority")]
     interval = "{:.3f} to {:.3f}".format(*parts["interval"]["accuracy"])
