@@ -17,7 +17,7 @@ from student.predict.predictor import Predictor
 from student.predict.torch_backend import TorchBackend
 from student.settings import TrainSettings
 from student.source_settings import Where
-from student.texts import listed
+from student.texts import is_sequence, listed
 from student.train import train
 from student.training_data import open_training_set, source_of
 
@@ -168,7 +168,7 @@ def _num_texts(row: Any) -> int | None:
     """Returns the number of texts in a row, 0 for a text itself, or None for anything else."""
     if isinstance(row, str):
         return 0
-    is_list = isinstance(row, Sequence | np.ndarray) and len(row) in (1, 2)
+    is_list = is_sequence(row) and len(row) in (1, 2)
     return len(row) if is_list and all(isinstance(text, str) for text in row) else None
 
 

@@ -1,9 +1,7 @@
 """Converts collections of texts in Python to lists: tuples, arrays, Series, Arrow, generators."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
-
-import numpy as np
 
 from pipeline.errors import ConfigError, DataError
 
@@ -30,6 +28,12 @@ def listed(texts: Iterable[Any]) -> list[Any]:
     return list(texts)
 
 
+def is_sequence(value: Any) -> bool:
+    """Returns whether a value is a sequence and no text: a list, a tuple, an array or a Series."""
+    is_other = isinstance(value, str | bytes | Mapping | set | frozenset) or hasattr(value, "columns")
+    return isinstance(value, Iterable) and isinstance(value, Sized) and not is_other
+
+
 def unzipped(rows: list[Any]) -> tuple[list[str], list[str]]:
     """Returns the first and the second texts of pairs.
 
@@ -37,7 +41,7 @@ def unzipped(rows: list[Any]) -> tuple[list[str], list[str]]:
         DataError: if a row is anything else, naming it.
     """
     for number, row in enumerate(rows):
-        if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
+        if not is_sequence(row) or len(row) != 2:
             raise DataError(f"sentence {number} (from 0) is {row!r:.80}, not a pair of texts")
     return [first for first, _ in rows], [second for _, second in rows]
 

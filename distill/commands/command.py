@@ -33,6 +33,7 @@ from pipeline.errors import (
 from pipeline.interrupts import GO_ON, Stopped, handling_signals
 from pipeline.settings import Flag, Settings, build, flag_name, flags
 from pipeline.untrusted import flag_problem, string_problem
+from student.texts import is_sequence, listed
 
 # Repeated here: importing `pipeline.sets.record` would slow down shell completion.
 SET_FILE = "distill.json"
@@ -129,8 +130,7 @@ def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
             ]
             raise_all(ConfigError, "wrong keywords", sorted(unknown))
             given = signature.bind(*arguments, **keywords).arguments
-            for name in several & given.keys():
-                given[name] = (given[name],) if isinstance(given[name], str) else given[name]
+            given = {name: _plain(name, value, name in several) for name, value in given.items()}
             text = ", ".join(f"{key}={value!r}" for key, value in given.items())
             with _called(Call(f"{function.__name__}({text})")):
                 return function(build(kind, given))
@@ -156,6 +156,18 @@ def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
         return call
 
     return decorate
+
+
+def _plain(name: str, value: Any, is_several: bool) -> Any:
+    """Returns arrays and Series as tuples, because these have no truth value and pydantic refuses them.
+
+    A single text is a tuple of one if a flag takes several.
+    """
+    if hasattr(value, "columns"):
+        raise ConfigError(f"{flag_name(name)}: is a table. Give one of its columns.")
+    if is_several and isinstance(value, str):
+        return (value,)
+    return tuple(listed(value)) if is_sequence(value) and not isinstance(value, list | tuple) else value
 
 
 def shell_form(function: Function) -> Callable[..., None]:

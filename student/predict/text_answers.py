@@ -98,7 +98,7 @@ class TextAnswers:
         """What the columns of inputs may be called, whatever their task calls them."""
         return [(name,) for name in ("sentence1", "sentence2")[: 1 + self.info.is_pair]]
 
-    def input_problem(self, value: object) -> str | None:
+    def input_problem(self, value: Any) -> str | None:
         """What is wrong with an input, or None if nothing is."""
         return None if isinstance(value, str) else "not text"
 

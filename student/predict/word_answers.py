@@ -7,9 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError
@@ -18,7 +16,7 @@ from pipeline.tasks.target import softmax
 from pipeline.tasks.temperature import calibrated
 from student.predict.student_info import StudentInfo
 from student.predict.text_answers import Prediction, TextAnswers
-from student.texts import Texts, listed
+from student.texts import Texts, is_sequence, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +51,7 @@ class WordAnswers(TextAnswers):
         for number, sentence in enumerate(sentences):
             if (problem := self.input_problem(sentence)) is not None:
                 raise DataError(f"sentence {number} (from 0) is {sentence!r:.80}, {problem}")
-        return sentences, None
+        return [sentence if isinstance(sentence, str) else listed(sentence) for sentence in sentences], None
 
     def predictions(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None) -> list[Prediction]:
         """Labels the words of sentences, which are read whole, however long.
@@ -106,10 +104,9 @@ class WordAnswers(TextAnswers):
     def accepted_columns(self) -> list[tuple[str, ...]]:
         return [USUAL]
 
-    def input_problem(self, value: object) -> str | None:
-        # A string is a sequence of strings, too, so this check accepts texts and lists of words alike.
-        is_list = isinstance(value, Sequence | np.ndarray) and all(isinstance(word, str) for word in value)
-        return None if is_list else "neither text nor a list of words"
+    def input_problem(self, value: Any) -> str | None:
+        is_list = is_sequence(value) and all(isinstance(word, str) for word in listed(value))
+        return None if is_list or isinstance(value, str) else "neither text nor a list of words"
 
     def check_column(self, table: "pa.Table", path: str, name: str, problems: list[str], first_row: int) -> None:
         from pipeline.sources.columns import plain

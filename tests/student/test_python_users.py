@@ -18,6 +18,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
+import distill
 from pipeline.errors import ConfigError, DataError, DistillError
 from student.model.student import Student
 from student.predict.predictor import Predictor
@@ -130,7 +131,7 @@ def test_pairs_may_be_two_columns_or_one_of_pairs(roles_run: Path) -> None:
     predictor = Predictor(roles_run)
     first, second = map(list, zip(*PAIRS, strict=True))
     expected_NC = predictor.logits(first, second)
-    for pairs in (PAIRS, [*map(list, PAIRS)], np.array(PAIRS), iter(PAIRS), zip(first, second, strict=True)):
+    for pairs in (PAIRS, [*map(list, PAIRS)], np.array(PAIRS), iter(PAIRS), [*map(pd.Series, PAIRS)]):
         np.testing.assert_array_equal(predictor.logits(pairs), expected_NC)
     np.testing.assert_array_equal(predictor.logits(pd.Series(first), iter(second)), expected_NC)
     with pytest.raises(DataError, match=naming("sentence 1", "'c'")):
@@ -186,3 +187,15 @@ def test_a_long_value_that_is_no_text_is_shortened(roles_run: Path) -> None:
             predictor(rows)
         assert "1 (from 0)" in str(error.value)
         assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("column", [pd.Series, np.array, pa.array, pd.Index])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_keyword_with_several_values_takes_a_column(column: Any, count: int) -> None:
+    texts = TEXTS[:count]
+    expected = distill.predict(str(FOLDER / "run"), texts).values
+    assert distill.predict(str(FOLDER / "run"), column(texts)).values == expected
+    with pytest.raises(ConfigError, match="abstain"):
+        distill.predict(str(FOLDER / "run"), texts, abstain=column([True] * count))
+    with pytest.raises(ConfigError, match="texts"):
+        distill.predict(str(FOLDER / "run"), pd.DataFrame({"text": texts}))
