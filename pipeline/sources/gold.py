@@ -2,6 +2,7 @@
 
 import ast
 import re
+import unicodedata
 from collections.abc import Hashable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -16,15 +17,15 @@ from pipeline.tasks.task import Task
 
 GOLD_TYPE = pa.int32()  # the Arrow type of a row's single label
 LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, if any number of them may hold
-NO_GOLD: dict[Any, int | None] = {None: None, "-": None}
 MINUS_ONE = (-1, "-1", "-1.0")  # "no gold" in GLUE and many others, but also the lowest of -1, 0 and 1
+NO_SCORE = -1.0  # the same of scores, whose range may contain it
 WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # pandas writes integers in this form if some are missing
-MISSING = ("", "nan", "null", "none", "n/a", "<na>")  # how programs write missing gold, in small letters
+MISSING = ("", "-", "nan", "null", "none", "n/a", "<na>")  # how programs write missing gold, in small letters
+NO_GOLD: dict[Any, int | None] = dict.fromkeys((None, *MISSING))
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 AMBIGUOUS = {1: [0], 2: [0, 1]}  # with so few labels, a list of 0 and 1 may also be their numbers
-UNKNOWN_TEXT = "-"  # for several labels, an empty text means that no label holds
 NUMERAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-YES_OR_NO = {None: None, "": None, "nan": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
+YES_OR_NO = NO_GOLD | {"-1": None, "0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 
 
 def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
@@ -50,7 +51,7 @@ def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
     if pa.types.is_floating(raw.type):
         raw = pc.if_else(pc.is_nan(raw), None, raw)  # pandas stores missing values as NaN
     encoded = raw.dictionary_encode()
-    numbers = NO_GOLD | dict.fromkeys(MISSING) | dict.fromkeys(MINUS_ONE) | _label_numbers(task)
+    numbers = NO_GOLD | dict.fromkeys(MINUS_ONE) | _label_numbers(task)
     distinct = [_spelling(task, _whole(value), numbers) for value in encoded.dictionary.to_pylist()]
     if pa.types.is_boolean(raw.type):
         distinct = [_name_of_boolean(task, value) for value in distinct]
@@ -100,9 +101,11 @@ def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
             return pa.nulls(len(raw), pa.float32())
     exact = raw.cast(pa.float64(), safe=False)  # 0.1 in float32 is more than 0.1
     exact = pc.if_else(pc.is_nan(exact), None, exact)  # pandas stores missing values as NaN
-    scores = exact.cast(pa.float32())
     assert task.score_range is not None
     low, high = task.score_range
+    if not low <= NO_SCORE <= high:
+        exact = pc.if_else(pc.equal(exact, NO_SCORE), None, exact)
+    scores = exact.cast(pa.float32())
     wrong = pc.invert(pc.and_(pc.greater_equal(exact, low), pc.less_equal(exact, high))).fill_null(False)
     if pc.any(wrong).as_py():
         values = pc.filter(exact, wrong).to_pylist()[:MAX_EXAMPLES]
@@ -116,9 +119,13 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
     An empty list or text means that no label applies. Adds to the problems.
     """
     if pa.types.is_string(raw.type):
-        values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
+        # An empty text means that no label holds.
+        values = [
+            None if text is None or (text.strip() and _is_no_gold(task, text)) else _split(task, text)
+            for text in raw.to_pylist()
+        ]
     elif pa.types.is_list(raw.type):
-        values = raw.to_pylist()
+        values = _without_no_gold(task, raw)
     else:
         problems.append(
             f"{place}: label contains {type_name(raw.type)}, but a multilabel task has lists, or texts with "
@@ -173,14 +180,16 @@ def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[st
 
 def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     """Returns the column of word labels as numbers, with null for missing gold. Adds to the problems."""
-    lists = split_words(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
+    if pa.types.is_string(raw.type):
+        raw = pa.array([None if _is_no_gold(task, text) else text for text in raw.to_pylist()], pa.string())
+    lists = split_words(raw)
     if not pa.types.is_list(lists.type):
         problems.append(
             f"{place}: label contains {type_name(raw.type)}, but a token_labels task has lists, or texts with "
             "spaces between labels"
         )
         return pa.nulls(len(raw), LABEL_LISTS)
-    return pa.array(_numbered(task, lists.to_pylist(), place, problems), LABEL_LISTS)
+    return pa.array(_numbered(task, _without_no_gold(task, lists), place, problems), LABEL_LISTS)
 
 
 def check_words(
@@ -215,6 +224,17 @@ def split_words(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar([], words.type), words)
 
 
+def alike(labels: Sequence[str]) -> list[str]:
+    """Returns pairs of labels that differ only in Unicode form, capitals, spaces around them or a point at the end."""
+    first: dict[str, str] = {}
+    pairs = []
+    for label in labels:
+        key = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+        other = first.setdefault(key.strip().removesuffix(".").strip(), label)
+        pairs += [f"{other!a} and {label!a}"] if other != label else []
+    return pairs
+
+
 def _numbered(
     task: Task, lists: Sequence[list[Any] | None], place: str, problems: list[str]
 ) -> Sequence[list[int] | None]:
@@ -227,6 +247,18 @@ def _numbered(
     if wrong:
         return [None] * len(lists)
     return [None if row is None else [numbers[item] for item in row] for row in lists]
+
+
+def _is_no_gold(task: Task, value: Any) -> bool:
+    """Returns whether a value means that there is no gold, and is no label."""
+    small = value.strip().lower() if isinstance(value, str) else value
+    return value not in _label_numbers(task) and (small in NO_GOLD or small in MINUS_ONE)
+
+
+def _without_no_gold(task: Task, lists: pa.Array) -> list[list[Any] | None]:
+    """Returns lists of labels, and None for those of -1 alone, which has no gold in the test files of many tasks."""
+    rows = lists.to_pylist()
+    return [None if row and all(item in MINUS_ONE and _is_no_gold(task, item) for item in row) else row for row in rows]
 
 
 def _label_numbers(task: Task) -> dict[Any, int]:
@@ -274,7 +306,9 @@ def list_in_text(text: str) -> list[Any] | None:
 
 def _flags_of_labels(task: Task, lists: Sequence[list[Any] | None]) -> list[list[int] | None] | None:
     """Returns lists with 0 or 1 for each label as lists of numbers, or None if a list has other values."""
-    if any(_spelt(name) in YES_OR_NO for name in task.labels) or all(row is None for row in lists):
+    if any(_spelt(name) in YES_OR_NO.keys() - NO_GOLD.keys() for name in task.labels) or all(
+        row is None for row in lists
+    ):
         return None
     flags: list[list[int] | None] = []
     for row in lists:

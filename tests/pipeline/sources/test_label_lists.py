@@ -50,6 +50,20 @@ def test_lists_of_names_or_numbers(tmp_path: Path) -> None:
     assert load_source(task(), tmp_path).splits["train"].column("label").to_pylist() == GOLD
 
 
+@pytest.mark.parametrize("lists", [[[-1], [0, 2], []], [[-1, -1, -1], [1, 0, 1], [0, 0, 0]], ["-1", "food,music", ""]])
+@pytest.mark.parametrize("missing", ["-1", "null"])
+def test_minus_one_is_no_gold(tmp_path: Path, lists: list[Any], missing: str) -> None:
+    lists = [missing, *lists[1:]] if isinstance(lists[0], str) else lists
+    lines = "".join(json.dumps({"text": "a", "tags": row}) + "\n" for row in lists)
+    assert gold(tmp_path, "train.jsonl", lines, task()) == [None, [0, 2], []]
+
+
+@pytest.mark.parametrize("missing", ["", "-1", "n/a", "-"])
+def test_a_column_per_label_has_the_same_marks_of_missing_gold(tmp_path: Path, missing: str) -> None:
+    lines = f"text,food,service,music\na,{missing},{missing},{missing}\nb,1,0,1\n"
+    assert gold(tmp_path, "train.csv", lines, APART) == [None, [0, 2]]
+
+
 @pytest.mark.parametrize("separator", [",", "|", " / "])
 def test_names_in_one_text(tmp_path: Path, separator: str) -> None:
     texts = ["food", "", f"music{separator} food", "-"]

@@ -43,8 +43,9 @@ def test_names_and_numbers_mean_the_same(task: Task, tmp_path: Path) -> None:
     assert numbered.column("sentence2").null_count == 1
 
 
-def test_a_split_without_any_gold(task: Task, tmp_path: Path) -> None:
-    rows = load_word_source(task, write(tmp_path, ROW | {"tags": None})).splits["train"]
+@pytest.mark.parametrize("tags", [None, [-1, -1, -1], "-1", "-"])
+def test_a_split_without_any_gold(task: Task, tmp_path: Path, tags: object) -> None:
+    rows = load_word_source(task, write(tmp_path, ROW | {"tags": tags})).splits["train"]
     assert rows.column("label").to_pylist() == [None]
 
 
