@@ -30,6 +30,7 @@ LISTS = (
 BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 KEY = b"huggingface"
 NO_CLASS = -1  # the number that `datasets` writes for a row without gold
+BLANK = r"^[\pZ\p{Cc}\p{Cf}]*$"  # spaces, control characters such as line breaks, and those of no width
 WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 Names = Mapping[str, tuple[str, ...]]
@@ -76,6 +77,15 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
     if column.null_count:
         problems.append(f"{place}: {name!r} is null in {row_numbers(pc.is_null(column), first_row)}")
     return column
+
+
+def blank(texts: pa.Array) -> pa.Array:
+    """Returns which texts, or lists of words, have no visible character. Null has no answer but false.
+
+    Spaces of any kind, line breaks and characters without a width are not visible.
+    """
+    texts = pc.binary_join(texts, "") if pa.types.is_list(texts.type) else texts
+    return pc.match_substring_regex(texts, BLANK).fill_null(False)
 
 
 def plain(column: pa.ChunkedArray) -> pa.Array:

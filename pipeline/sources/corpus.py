@@ -14,7 +14,7 @@ from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
 from pipeline.files import sha256
-from pipeline.sources.columns import plain
+from pipeline.sources.columns import blank, plain
 from pipeline.sources.hugging_face_rows import is_rows, load_rows, place, row_files
 from pipeline.sources.row_bytes import ending, stem
 from pipeline.sources.row_files import FORMATS, open_rows
@@ -58,7 +58,7 @@ class Documents:
     def read(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
         """The documents ``start`` to ``stop`` (exclusive), as batches with the number of their first row.
 
-        Where a row has no text, the document is empty.
+        Where a row has no text or only spaces, the document is empty.
 
         Raises:
             DataError: if a row is not text, with its place.
@@ -72,7 +72,8 @@ class Documents:
                 for number, text in enumerate(texts, start=row - first):
                     if not _is_text(text):
                         raise DataError(f"{part.place}, row {number}: {text!r} is not text")
-                yield row, texts
+                are_blank = blank(pa.array(texts, pa.string())).to_pylist()
+                yield row, ["" if is_blank else text for text, is_blank in zip(texts, are_blank, strict=True)]
                 row += len(batch)
             first += part.num_rows
 

@@ -17,6 +17,7 @@ from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sources.columns import (
     MAX_EXAMPLES,
+    blank,
     check_names,
     column_name,
     plain,
@@ -24,7 +25,7 @@ from pipeline.sources.columns import (
     rows_in_words,
     text_column,
 )
-from pipeline.sources.gold import NUMERAL, READERS, check_words, labels_of_columns, split_words
+from pipeline.sources.gold import NUMERAL, READERS, alike, check_words, labels_of_columns, split_words
 from pipeline.sources.hugging_face_rows import read_hub, row_files
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.split_files import EXTENSIONS, expected_names, find_files, passed_over
@@ -299,6 +300,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
         warnings.append(f"{place}: {table.num_rows:,} rows, but the full split {split!r} has {expected:,}")
     rows = pa.table(columns)
     if split == TRAIN and not problems:
+        warnings += [f"{place}: the labels {pair} look alike. Are they one label?" for pair in alike(task.labels)]
         warnings += [*absent_labels(task, place, rows), *contradictions(task, place, rows)]
         warnings += swallowed_rows(task, place, table)
     return rows, problems, warnings
@@ -308,7 +310,7 @@ def _text(
     table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str], taken: Sequence[str]
 ) -> pa.Array:
     column = text_column(table, place, accepted, problems, taken)
-    empty = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False)
+    empty = blank(column)
     if pc.any(empty).as_py():
         warnings.append(f"{place}: {accepted[0]!r} is empty in {row_numbers(empty)}")
     broken = pc.match_substring(column, "\ufffd").fill_null(False)
@@ -337,7 +339,7 @@ def _words(
     elif words.flatten().null_count:
         lacking = pa.array([None in row for row in words.to_pylist()])
         problems.append(f"{place}: a word of {name!r} is null in {row_numbers(lacking)}")
-    empty = pc.equal(pc.list_value_length(words), 0).fill_null(False)
+    empty = blank(words)
     if pc.any(empty).as_py():
         warnings.append(f"{place}: {name!r} has no word in {row_numbers(empty)}")
     return words

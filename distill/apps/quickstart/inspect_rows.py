@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.sources.columns import plain_table, rows_in_words, type_name
+from pipeline.sources.columns import blank, plain_table, rows_in_words, type_name
+from pipeline.sources.gold import MINUS_ONE, alike
 from pipeline.sources.row_bytes import ending
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
@@ -93,9 +94,15 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)
     rows = table.to_pylist()
+    blanks = (pc.indices_nonzero(blank(table.column(name).combine_chunks())) for name in texts)
+    without_text = {row for numbers in blanks for row in numbers.to_pylist()}
     if kind in ("multilabel", "token_labels"):
         _refuse_other_than_names(file, rows, label)
-    complete = [row for row in rows if all(row[name] for name in texts) and _is_gold(row[label])]
+    complete = [
+        row
+        for number, row in enumerate(rows)
+        if number not in without_text and all(row[name] for name in texts) and _is_gold(row[label])
+    ]
     if len(complete) < FEWEST_ROWS:
         raise DataError(
             f"{file}: {len(complete)} rows with text and label are too few. A student needs at least {FEWEST_ROWS}."
@@ -115,6 +122,8 @@ def with_scores_of(look: Look, file: Path) -> Look:
         return look
     column = plain_table(opened.wanted([look.label]).select([look.label])).column(0).combine_chunks()
     scores = [float(one) for one in _with_numbers(column).to_pylist() if isinstance(one, int | float) and _is_gold(one)]
+    if all(score in MINUS_ONE for score in scores):  # no gold, as in GLUE's test files
+        return look
     low, high = look.score_range
     return replace(look, score_range=(min([low, *scores]), max([high, *scores])))
 
@@ -237,6 +246,9 @@ def _findings(look: Look, num_rows: int) -> dict[str, str]:
         found["scores"] = "{:g} to {:g}".format(*look.score_range)
     else:
         found["labels"] = _first(look.labels)
+    similar = alike(look.labels)
+    if similar:
+        found["similar labels"] = f"{_first(similar)}. Are they one label?"
     repeated = len(keys) - len(set(keys))
     if repeated:
         found["repeated texts"] = f"{counted(repeated, 'row')}. Copies of a text stay in one split"

@@ -91,6 +91,7 @@ def test_lines_end_at_line_feeds_and_nowhere_else(
     texts: list[str], ending: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "any.txt"
+    texts = [f"{text}." for text in texts]  # a line of spaces is an empty document
     path.write_bytes(("\n".join(["first", *texts, "last"]) + "\n" * ending).encode())
     assert read(load_documents(MINE, path)) == ["first", *texts, "last"]
 
@@ -159,8 +160,8 @@ def test_row_that_is_not_text_is_named(tmp_path: Path, name: str, texts: list[An
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl"])
 def test_a_row_without_text_is_an_empty_document(tmp_path: Path, name: str) -> None:
-    write(tmp_path / name, ["a", None, "b"])
-    assert read(load_documents(MINE, tmp_path / name)) == ["a", "", "b"]
+    write(tmp_path / name, ["a", None, " \u00a0\u200b", "b"])
+    assert read(load_documents(MINE, tmp_path / name)) == ["a", "", "", "b"]
 
 
 def test_an_empty_line_of_a_text_is_an_empty_document_and_one_of_json_lines_is_none(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.helpers import own_tasks
 from tests.helpers.messages import naming
 
 HARD_TEXTS = ['a "quoted" word', "two\nlines, one row", "ÅÄÖ 日本語 👍", "NA", "null", "3.50", "tab\there"]
+BLANKS = ["", "  ", "\n", "\u00a0", "\u200b\ufeff", "\u3000"]
 PAIR = {"sentence1": "a", "sentence2": "b", "label": "label"}
 
 
@@ -224,12 +225,35 @@ def test_label_column_with_categories(tmp_path: Path) -> None:
     assert load_source(task_of(), tmp_path).splits["train"].column("label").to_pylist() == [1, 0]
 
 
-@pytest.mark.parametrize("text", ["", "  "])
+@pytest.mark.parametrize("text", BLANKS)
 def test_empty_text_is_only_warned_of(tmp_path: Path, text: str) -> None:
-    (tmp_path / "train.jsonl").write_text(f'{{"text": "a", "label": 0}}\n{{"text": "{text}", "label": 1}}\n')
+    rows = [{"text": "a", "label": 0}, {"text": text, "label": 1}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = load_source(task_of(), tmp_path)
     assert source.splits["train"].num_rows == 2
     assert [w for w in source.warnings if "'text' is empty in row 1" in w]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("good", "Good"), ("caf\u00e9", "cafe\u0301"), ("fit", "\ufb01t"), ("a", " a"), ("etc", "etc.")],
+)
+def test_labels_that_look_alike_are_warned_of(tmp_path: Path, first: str, second: str) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
+    warnings = load_source(task_of(labels=[first, second]), tmp_path).warnings
+    assert [w for w in warnings if f"{first!a} and {second!a}" in w]
+    assert not load_source(task_of(), tmp_path).warnings
+
+
+@pytest.mark.parametrize("values", ["[-1, 2.5]", '["-1", "2.5"]', '["-1.0", "2.5"]', '["-", "2.5"]'])
+def test_minus_one_is_no_score_where_the_range_excludes_it(tmp_path: Path, values: str) -> None:
+    lines = "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in json.loads(values))
+    assert read(tmp_path, "train.jsonl", lines, regression()).column("score").to_pylist() == [None, 2.5]
+
+
+def test_minus_one_is_a_score_within_the_range(tmp_path: Path) -> None:
+    task = task_of(type="regression", labels=[], metrics=["pearson"], score_range=[-1, 5])
+    assert read(tmp_path, "train.csv", "text,label\na,-1\nb,2.5\n", task).column("score").to_pylist() == [-1, 2.5]
 
 
 def test_replacement_character_is_warned_of(tmp_path: Path) -> None:

@@ -88,13 +88,14 @@ def test_words_with_a_label_each_are_labelled_words(tmp_path: Path) -> None:
 
 
 def test_what_is_odd_is_found(tmp_path: Path) -> None:
-    message = ["same", "Same ", "", *texts(COUNT - 3)]
-    category = ["no", "yes", "no", *(["no"] * (COUNT - 4)), None]
+    message = ["same", "Same ", "\u00a0\u200b", *texts(COUNT - 3)]
+    category = ["no", "yes", "no", *(["no"] * (COUNT - 6)), "No.", "no", None]
     look = look_at(written(tmp_path, message=message, category=category), ["message"], "category")
     assert len(look.rows) == COUNT - 2
     assert look.findings["left out"].startswith("2 rows")
     assert look.findings["contradictions"].startswith("1 text ")
     assert look.findings["repeated texts"].startswith("1 row.")
+    assert look.findings["similar labels"].startswith("'No.' and 'no'")
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,8 @@ def test_scores_of_a_test_file_widen_the_range(tmp_path: Path) -> None:
     look = look_at(written(tmp_path, message=texts(), stars=[0.5, 4.0] * (COUNT // 2)), ["message"], "stars")
     (tmp_path / "test.csv").write_text("message,stars\nnew,4.5\nother,\n")
     assert with_scores_of(look, tmp_path / "test.csv").score_range == (0.5, 4.5)
+    (tmp_path / "test.csv").write_text("message,stars\nnew,-1\nother,-1\n")  # no gold
+    assert with_scores_of(look, tmp_path / "test.csv").score_range == (0.5, 4.0)
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(120, 20), (800, 8), (2130, 4), (4000, 3)])
