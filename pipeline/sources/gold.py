@@ -18,7 +18,7 @@ from pipeline.tasks.task import Task
 GOLD_TYPE = pa.int32()  # the Arrow type of a row's single label
 LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, if any number of them may hold
 MINUS_ONE = (-1, "-1", "-1.0")  # "no gold" in GLUE and many others, but also the lowest of -1, 0 and 1
-NO_SCORE = -1.0  # the same of scores, whose range may contain it
+NO_SCORE = -1.0  # "no gold" of scores, whose range may contain it
 WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # pandas writes integers in this form if some are missing
 MISSING = ("", "-", "nan", "null", "none", "n/a", "<na>")  # how programs write missing gold, in small letters
 NO_GOLD: dict[Any, int | None] = dict.fromkeys((None, *MISSING))
