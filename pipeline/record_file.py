@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
+from pipeline.file_names import CONFIG_FILE, FINETUNE_RECORD
 from pipeline.files import read_small_file, write_text
 from pipeline.untrusted import parse_json, without_nan
 
@@ -79,10 +80,26 @@ def read_work_record(path: Path) -> Record:
         record = read_record(path)
     except FileNotFoundError as error:
         problem = f"has no {path.name}" if path.parent.exists() else "no such folder"
-        raise IntegrityError(f"{path.parent}: {problem}") from error
+        raise IntegrityError(f"{path.parent}: {teacher_in(path.parent) or problem}") from error
     if not {"state", "settings", "command"} <= record.keys():
         raise IntegrityError(f"{path}: not a record of work: it has no state, no settings or no command")
     return record
+
+
+def teacher_in(folder: Path) -> str:
+    """Returns advice if a folder holds a teacher where a student is needed, otherwise an empty text."""
+    try:
+        # A student that is a BERT has the keys of transformers, too, and its own in addition.
+        values = read_record(folder / CONFIG_FILE)
+        is_teacher = "model_type" in values and "distill" not in values
+    except (FileNotFoundError, IntegrityError):
+        is_teacher = False
+    if not is_teacher and not (folder / FINETUNE_RECORD).is_file():
+        return ""
+    return (
+        "holds a teacher, not a student. Store its predictions with `distill teacher-dump --model-name-or-path "
+        f"{folder}`, then train a student on them with `distill train-student`."
+    )
 
 
 def write_record(path: Path, values: dict[str, Any]) -> None:

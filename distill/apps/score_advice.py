@@ -24,9 +24,11 @@ SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the 
 MOST_NAMED = 10  # labels in a sentence
 TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
 STUDENT_ADVICE = (
-    "With so few labels, the bag may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump "
-    "--unlabelled) help students most."
+    "The bag may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump --unlabelled) help "
+    "students most."
 )
+CORRELATIONS = ("pearson", "spearmanr")
+SURE = 0.5  # this far from guessing to perfect, gold is reversed rather than hard to predict
 LONGER = "Train it on more rows, or for more epochs (--num-train-epochs)."
 # The settings of students that may be compared.
 SHAPE = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size", "pairing", "learning_rate")
@@ -152,6 +154,10 @@ def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
 
 def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     student, teacher = parts["gold"], parts["teacher"]
+    # Other gold than the student learned explains all of its scores, so no other advice is given.
+    if reversed_gold := _reversed(parts):
+        yield reversed_gold
+        return
     # A teacher without the label cannot teach it, and the advice about the teacher is the one that helps.
     silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
     if silent:
@@ -163,9 +169,33 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     guessing = parts["majority"][first]
     if student[first] <= guessing:
         both = f"{first} ({student[first]:.3f} against {guessing:.3f})"
-        yield f"The student is not better than guessing by {both}. {LONGER}"
+        advice = LONGER
+        if not teacher:
+            advice = "Compare with its scores on its own dev rows: `distill evaluate RUN` without --data."
+        elif teacher[first] <= guessing:
+            advice = "Its teacher is not better, so improve the teacher first."
+        yield f"The student is not better than guessing by {both}. {advice}"
     if student[first] > teacher.get(first, 1.0):
         yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
+
+
+def _reversed(parts: Mapping[str, Any]) -> str | None:
+    """Returns a warning if gold is nearly always another label than predicted by one rule, or scores run against it."""
+    name, correlation = next(((one, parts["gold"][one]) for one in CORRELATIONS if one in parts["gold"]), ("", 0.0))
+    if correlation <= -SURE:
+        return f"Gold falls where the student's score rises ({name} {correlation:.3f}). Check the direction of gold."
+    counts = {gold: row for gold, row in parts.get("confusion", {}).items() if row}
+    most = {gold: max(row, key=row.__getitem__) for gold, row in counts.items()}
+    others = {gold: name for gold, name in most.items() if gold != name}
+    # Each label is mostly predicted for one gold label, as for gold with its labels in another order.
+    if not others or most.keys() != set(most.values()):
+        return None
+    sizes = [sum(row.values()) for row in counts.values()]
+    agreeing = sum(counts[gold][name] for gold, name in most.items())
+    if agreeing - max(sizes) < SURE * (sum(sizes) - max(sizes)):
+        return None
+    pairs = ", ".join(f"{name!r} where gold is {gold!r}" for gold, name in others.items())
+    return f"The student mostly predicts {pairs}, so gold has its labels in another order. Check the column of gold."
 
 
 def _skew(parts: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.parsing import parse_model
-from pipeline.record_file import read_record, read_work_record
+from pipeline.record_file import read_record, read_work_record, teacher_in
 from student.encoders.specs import Bert
 from student.model.architecture import (
     BERT_KEY,
@@ -32,6 +32,8 @@ def read_config(path: Path) -> StudentConfig:
     """
     try:
         values = _own_part(read_record(path))
+        if teacher := teacher_in(path.parent):
+            raise IntegrityError(f"{path.parent}: {teacher}")
         kind = _kind(values)
         if kind is not None:
             raise IntegrityError(f"{path.parent}: {kind.not_for_texts}")
@@ -53,6 +55,8 @@ def why_none(path: Path) -> str:
         return f"{folder}: no such folder"
     # A folder without a config is often that of a run in its first epoch, and the message should mention that.
     record = read_work_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
+    if teacher := teacher_in(folder):
+        return f"{folder}: {teacher}"
     others = students_in(folder)
     if record.get("state") == "running" and not others:
         return f"{folder}: its training has not saved any weights yet. Repeat its command:\n  {record['command']}"

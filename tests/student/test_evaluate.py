@@ -28,6 +28,7 @@ from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
+from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten
@@ -324,3 +325,19 @@ def test_a_set_that_has_moved_is_found_in_the_store_and_another_is_not_taken_for
     with pytest.raises(FingerprintMismatchError, match="old/opinion: "):
         evaluate(moved)
     assert evaluate(config(tmp_path / "run", tmp_path / "old" / "opinion"))["validation"]["gold"]
+
+
+@pytest.mark.parametrize("is_finetuned", [True, False])
+@pytest.mark.parametrize("command", [("evaluate",), ("predict", "a text"), ("serve",)])
+def test_a_teachers_folder_is_refused_as_that_of_a_teacher(
+    command: tuple[str, ...], is_finetuned: bool, teachers: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(teachers / "opinion", tmp_path / "teacher"))
+    (folder / "finetune.json").unlink(missing_ok=True)
+    if is_finetuned:
+        (folder / "finetune.json").write_text("{}")
+        (folder / "config.json").unlink()
+    name, *texts = command
+    result = invoke(name, folder, *texts)
+    assert result.exit_code == 2
+    assert all(part in result.stderr for part in (str(folder), "teacher, not a student", "teacher-dump"))

@@ -63,7 +63,22 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
         ),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 9}, "b": {"a": 1}}), [("90%", "'a'")]),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 5}, "b": {"b": 5}}), []),
-        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, [("0.400 against 0.500",)]),
+        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, [("0.400 against 0.500", "evaluate")]),
+        (parts_of(0.4, 0.9, None), [("0.400 against 0.500", "more rows")]),
+        (parts_of(0.4, 0.4, None), [("0.400 against 0.500", "teacher first")]),
+        (
+            parts_of(0.05, 0.9, 0.06, confusion={"no": {"no": 1, "yes": 9}, "yes": {"no": 10}}),
+            [("'yes' where gold is 'no'", "'no' where gold is 'yes'")],
+        ),
+        (
+            parts_of(0.4, 0.9, None, confusion={"a": {"a": 9}, "b": {"c": 8, "b": 1}, "c": {"b": 9}}),
+            [("'c' where gold is 'b'", "'b' where gold is 'c'")],
+        ),
+        (parts_of(0.4, 0.9, None, confusion={"a": {"a": 4, "b": 6}, "b": {"a": 6, "b": 4}}), [("more rows",)]),
+        (
+            {"gold": {"pearson": -0.9}, "teacher": {}, "majority": {"pearson": 0.0}},
+            [("pearson -0.900", "direction of gold")],
+        ),
         ({"gold": both(0.51), "teacher": {}, "majority": both(0.5)}, []),
         ({"gold": {}, "teacher": {}, "majority": {}}, []),
     ],
