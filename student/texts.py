@@ -6,6 +6,12 @@ from typing import Any
 from pipeline.errors import ConfigError, DataError
 
 Texts = tuple[list[Any], list[str] | None]  # the first sentences, and of pairs the second ones
+BLANK = "nothing but white space"  # an input that `predict` and `serve` refuse
+
+
+def has_text(row: Iterable[Any]) -> bool:
+    """Returns whether any text of an input has more than white space. Lists of words count as text."""
+    return any(not isinstance(text, str) or text.strip() for text in row)
 
 
 def listed(texts: Iterable[Any]) -> list[Any]:

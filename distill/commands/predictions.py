@@ -114,6 +114,12 @@ def _inputs(settings: PredictSettings, predictor: "AnyPredictor") -> tuple[list[
         from student.predict.file import read_texts
 
         return read_texts(settings, predictor)
+    from student.texts import BLANK, has_text
+
+    width = 1 + predictor.is_pair
+    for start in range(0, len(settings.texts), width):
+        if not has_text(settings.texts[start : start + width]):
+            raise ConfigError(f"texts: input {start // width + 1} contains {BLANK}. Give a text.")
     if not predictor.is_pair:
         return list(settings.texts), None
     if len(settings.texts) % 2:

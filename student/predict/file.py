@@ -1,16 +1,18 @@
 """``distill predict --file``: writes the answers to a file's rows to a file, or answers rows of JSON as they arrive."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
-from pipeline.sources.columns import column_name, plain
+from pipeline.sources.columns import blank, column_name, plain, row_numbers
 from pipeline.sources.delimited_rows import MAX_ROW_BYTES
 from pipeline.sources.json_rows import parsed_lines
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
@@ -20,6 +22,7 @@ from student.predict.multi_task import AnyPredictor, MultiTaskPredictor, answer_
 from student.predict.parts import write_in_parts
 from student.predict.predictor import Predictor
 from student.run_settings import PredictSettings
+from student.texts import BLANK, has_text
 
 SentenceColumns = tuple[list[str], list[str] | None]
 Row = dict[str, Any]
@@ -178,10 +181,16 @@ def look_at_rows(
             # Rows are counted from 1 in messages, as editors count lines.
             for student in members(predictor).values():
                 student.answers.check_column(table, str(rows.path), name, problems, count + 1)
+        texts = [plain(table.column(name)) for name in names]
+        # CSV has no nulls, so an empty cell has no more text than a null of Parquet.
+        if all(pa.types.is_string(column.type) for column in texts):
+            empty = reduce(pc.and_, map(blank, texts))
+            if pc.any(empty).as_py():
+                problems.append(f"{rows.path}: {BLANK} in {row_numbers(empty, count + 1)}")
         if sample is not None and not problems:
             # Only these become Python's texts, which would take longer for all rows than reading them.
             places = pa.array(sample.places(table.num_rows), pa.int64())
-            sample.add(*(plain(table.column(name)).take(places).to_pylist() for name in names))
+            sample.add(*(column.take(places).to_pylist() for column in texts))
         count += table.num_rows
         schemas[table.schema] = None
     # A column of the wrong type is reported once and not once per batch.
@@ -250,6 +259,8 @@ def _check_inputs(predictor: AnyPredictor, row: Row, names: Sequence[str], line:
         problem = next(filter(None, problems), None)
         if problem is not None:
             raise DataError(f"{PLACE}, line {line}: {name!r} is {value!r:.80}, {problem}")
+    if not has_text([row[name] for name in names]):
+        raise DataError(f"{PLACE}, line {line}: {BLANK}")
 
 
 def _answers(predictor: AnyPredictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:

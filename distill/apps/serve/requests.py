@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from student.texts import BLANK, has_text
+
 MAX_CHARACTERS = 100_000
 # Built once, because json.dumps with these options builds a new encoder for every call.
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -178,6 +180,8 @@ def checked_texts(body: Body, is_pair: bool, most: int) -> Texts:
         # Checked before tokenization, whose time grows with the text although only the first tokens are used.
         if max(map(len, row)) > MAX_CHARACTERS:
             raise RefusedError(413, "Validation", f"input {number} has more than {MAX_CHARACTERS:,} characters")
+        if not has_text(row):
+            raise RefusedError(422, "Validation", f"input {number} contains {BLANK}")
     return Texts([row[0] for row in rows], [row[1] for row in rows] if is_pair else None)
 
 

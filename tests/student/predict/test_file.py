@@ -160,6 +160,8 @@ def test_rows_without_text_are_named_before_anything_is_answered(opinion_run: Pa
     said = refused(opinion_run, tmp_path / "rows.parquet")
     assert "rows.parquet: 'sentence1'" in said
     assert "rows 20001, 20003" in said
+    (tmp_path / "rows.csv").write_text("id,sentence1\n" + "1,fine\n" * 20000 + "2,\n3,x\n4, \n")
+    assert "rows 20001, 20003" in refused(opinion_run, tmp_path / "rows.csv")
     pq.write_table(pa.table({"sentence1": list(range(20000))}), tmp_path / "numbers.parquet")
     assert refused(opinion_run, tmp_path / "numbers.parquet").count("int64") == 1
     lines = [{"sentence1": "fine"}] * 9000 + [{"sentence1": 5}]

@@ -30,6 +30,7 @@ def test_lines_are_answered_in_order_beside_what_is_kept(opinion_run: Path) -> N
         ('{"sentence1": null}', "line 3: 'sentence1' is None"),
         ("{}", "line 3: 'sentence1' is None"),
         ('{"sentence1": "\\ud800"}', "line 3: "),
+        ('{"sentence1": " "}', "line 3: "),
         ("no json", "line 3: "),
     ],
 )

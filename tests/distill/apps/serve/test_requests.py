@@ -96,6 +96,8 @@ def test_texts_are_put_side_by_side() -> None:
         ([["a"], ["b", "c"]], False, 422, "input 1"),
         ([["a", "b"], ["c"]], True, 422, "input 1"),
         ([["a"], ["b" * (MAX_CHARACTERS + 1)]], False, 413, naming("input 1", "100,000")),
+        ([["a"], [""]], False, 422, "input 1"),
+        ([["a", ""], [" ", "\n"]], True, 422, "input 1"),
     ],
 )
 def test_texts_are_within_bounds(rows: list[list[str]], is_pair: bool, status: int, message: str) -> None:
