@@ -1,6 +1,5 @@
 """``cascade.json``: the stages of a cascade, from which confidence each answers, and what was measured."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.file_names import STUDENT_FILE
 from pipeline.files import make_folder
 from pipeline.parsing import parse_model
 from pipeline.record_file import read_record, write_record
@@ -136,13 +136,13 @@ def address(source: str) -> str:
 def stage_names(sources: Sequence[str]) -> list[str]:
     """Returns the name of each stage: of a server its address, of a student its folder or file, without the path.
 
-    Students with equal names are preceded by the name of the folder above.
+    Equal names get the number of their stage, because clients must not see other folders of the server.
     """
     paths = [Path(source) for source in sources]
-    count = Counter(path.name for path in paths)
+    names = [path.parent.name if path.name == STUDENT_FILE else path.name for path in paths]
     return [
-        address(source) if is_url(source) else path.name if count[path.name] == 1 else f"{path.parent.name}/{path.name}"
-        for source, path in zip(sources, paths, strict=True)
+        address(source) if is_url(source) else name if names.count(name) == 1 else f"{name} ({number})"
+        for number, (source, name) in enumerate(zip(sources, names, strict=True), start=1)
     ]
 
 

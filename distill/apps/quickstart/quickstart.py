@@ -103,7 +103,7 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     for split, rows in splits.items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
     _make_set(config, folder, look, [row for rows in splits.values() for row in rows])
-    run = "student"
+    run = student_of(config)
     run_command(
         ["train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run], folder
     )
@@ -118,6 +118,11 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
     num_tested = evaluation["rows"]["scored"]
     return Found(look, num_tested, scores, sizes, evaluation["judgements"], next_commands(config, folder, look))
+
+
+def student_of(config: OwnFile) -> str:
+    """The folder of the student. It has the name of the task, by which servers and reports show it."""
+    return f"runs/{config.task_name}"
 
 
 def _can_have(what: str, module: str, extra: str) -> bool:
@@ -282,7 +287,7 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
 
 def next_commands(config: OwnFile, folder: Path, look: Look) -> list[str]:
     """Returns the commands that users want next. The last one is likely to raise the student's score."""
-    student = shlex.quote(str(folder / "student"))
+    student = shlex.quote(str(folder / student_of(config)))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
     served = [] if look.type == "token_labels" else [f"distill serve {student}"]  # words are not served
     columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]

@@ -21,6 +21,7 @@ from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, did_you_mean
+from pipeline.file_names import STUDENT_FILE
 from pipeline.tasks.target import Target, log_of, predicted_scores, sigmoid, softmax
 from pipeline.tasks.temperature import calibrated
 from student.cascade.cascade_file import CASCADE_FILE
@@ -325,7 +326,9 @@ def names_of(run: Path) -> list[str]:
 
 
 def name_of(run: Path) -> str:
-    """Returns the last part of the given path, which may be a link."""
+    """Returns the last part of the given path, which may be a link. The file in a run's folder has the run's name."""
+    if run.name == STUDENT_FILE:
+        return run.absolute().parent.name
     if run.is_file():
         return run.stem
     return run.resolve().name if run.name in {"", ".."} else run.name

@@ -23,7 +23,14 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import softmax
 from student.cascade.cascade import Cascade
-from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, StageRecord, read_cascade, write_cascade
+from student.cascade.cascade_file import (
+    CASCADE_FILE,
+    CascadeRecord,
+    StageRecord,
+    read_cascade,
+    stage_names,
+    write_cascade,
+)
 from student.predict.predictor import Predictor
 from student.sql_functions import register
 from student.train import train
@@ -56,6 +63,12 @@ def cascade_of(folder: Path, stages: Sequence[object], thresholds: Sequence[floa
     records = tuple(StageRecord(source=str(a), threshold=b, cost=1, hashes=c) for a, b, c in rows)
     write_cascade(folder, CascadeRecord(stages=records, timeout=timeout, chosen={}, measured={}))
     return folder
+
+
+def test_stages_are_named_without_folders_of_the_server() -> None:
+    sources = ["/a/secret/mails/student.distill", "https://me:key@host/v1?x=1"]
+    assert stage_names(sources) == ["mails", "https://host/v1"]
+    assert stage_names(["/a/b/mails", "/c/b/mails", "/c/tiny.distill"]) == ["mails (1)", "mails (2)", "tiny.distill"]
 
 
 def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -264,18 +264,18 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     assert yaml.safe_load((folder / "rows.yaml").read_text())["columns"]["label"] == "category"
     assert pq.read_table(folder / "data" / "rows" / "test.parquet").column_names == ["message", "category"]
     assert (folder / "report.html").is_file()
-    answered = json.loads(invoke("predict", folder / "student", "this is good", "--json").stdout)
+    answered = json.loads(invoke("predict", folder / "runs" / "rows", "this is good", "--json").stdout)
     assert answered[0]["label"] == "yes"
     assert all(line.startswith("distill ") for line in found["next"])
     assert invoke(*shlex.split(found["next"][0])[1:]).exit_code == 0
-    before = (folder / "student" / "model.safetensors").stat().st_mtime_ns
+    before = (folder / "runs" / "rows" / "model.safetensors").stat().st_mtime_ns
     (place,) = [line.removeprefix("$ cd ") for line in result.stderr.splitlines() if line.startswith("$ cd ")]
     monkeypatch.chdir(place)
     steps = [line.removeprefix("$ distill ") for line in result.stderr.splitlines() if line.startswith("$ distill ")]
     assert [step.split()[0] for step in steps] == ["import", "train-student", "evaluate", "report"]
     for step in steps[:3]:  # as printed, in the folder: what is finished is not done again
         assert invoke(*shlex.split(step)).exit_code == 0, step
-    assert (folder / "student" / "model.safetensors").stat().st_mtime_ns == before
+    assert (folder / "runs" / "rows" / "model.safetensors").stat().st_mtime_ns == before
     find = importlib.util.find_spec
     missing = ("matplotlib", "sklearn")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))

@@ -20,6 +20,7 @@ from distill.apps.serve.app import App, page
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of, names_of, open_served
 from pipeline.errors import ConfigError
+from pipeline.file_names import STUDENT_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from student.encoders.matrices import matrix_encoder
@@ -338,6 +339,7 @@ def test_a_run_has_the_name_by_which_it_is_given(tmp_path: Path) -> None:
     assert name_of(tmp_path / "best") == "best"
     assert name_of(Path()) == Path.cwd().name
     assert name_of(tmp_path / "best" / "..") == tmp_path.name
+    assert name_of(tmp_path / "best" / STUDENT_FILE) == "best"
 
 
 def test_the_description_has_every_path_and_every_path_is_there(app: App) -> None:
