@@ -12,7 +12,7 @@ Shapes: N rows or texts, D others, K different trigrams of the others, W words.
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -302,7 +302,8 @@ def with_unlabelled(source: Source, rows: pa.Table) -> Source:
         "score": pa.nulls(rows.num_rows, own.schema.field("score").type),
     }
     both = pa.concat_tables([own, pa.table(columns).select(own.column_names).cast(own.schema)]).combine_chunks()
-    return Source(source.description, source.splits | {TRAIN: both}, source.warnings, source.unlabelled + rows.num_rows)
+    count = source.unlabelled + rows.num_rows
+    return replace(source, splits=source.splits | {TRAIN: both}, unlabelled=count)
 
 
 @dataclass(frozen=True)

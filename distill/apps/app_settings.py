@@ -32,6 +32,9 @@ class OwnFile(Settings):
     text: str = Field(description="Column of the texts.")
     text2: str | None = Field(None, description="Column of the second texts, if rows are pairs.")
     label: str = Field(description="Column of the labels: classes, scores, lists of labels, or labels of words.")
+    columns: tuple[str, ...] = Field(
+        (), description="Column by which you find a row again, such as a number. Shown beside rows. Repeat for more."
+    )
     test: Path | None = Field(
         None, description="File of test rows with the same columns. Default: a tenth of the rows of FILE."
     )

@@ -23,11 +23,12 @@ from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, is_unwritable, write_alone, write_error
 from pipeline.parquet import read_metadata
+from pipeline.sets.file_columns import FILE
 from pipeline.sets.kinds import SETS, kind_of
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
-from pipeline.sets.row_kind import SPLIT_ROWS, View
+from pipeline.sets.row_kind import SPLIT_ROWS, WITH_FILE_COLUMNS, View
 from pipeline.sets.signals.side_files import VOCABULARY_FILE, columns_of
 from pipeline.sql.database import add_macros, connect, disk_error, macros, token_vectors_view_name, view_name
 from pipeline.sql.read_only_query import open_database, parquet
@@ -310,17 +311,24 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 
 def _statements() -> str:
     """Returns the hash of everything that determines the content of a catalog besides the sets."""
-    statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, parquet([])]
+    statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, WITH_FILE_COLUMNS, parquet([])]
     statements += [macro.statement for macro in macros().values()]
     statements += [template for one in SETS.values() for template in one.row_kind.sql_templates]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 
 
 def _states(store: Path) -> States:
-    """Returns path, modification time and size of each set's record, except in folders with invalid names."""
+    """Returns path, time and size of each set's record, and the time of its columns of the user's file.
+
+    Folders with invalid names are left out.
+    """
     paths = [path for path in sorted(store.glob(f"*/{FILE_NAME}")) if re.match(SET_NAME, path.parent.name)]
-    records = [(path, path.lstat()) for path in paths]
-    return {path.parent.name: f"{path.resolve()!a} {stat.st_mtime_ns} {stat.st_size}" for path, stat in records}
+    kept = [path.parent / FILE for path in paths]
+    times = [path.lstat().st_mtime_ns if path.is_file() else 0 for path in kept]
+    records = [(path, path.lstat(), time) for path, time in zip(paths, times, strict=True)]
+    return {
+        path.parent.name: f"{path.resolve()!a} {stat.st_mtime_ns} {stat.st_size} {time}" for path, stat, time in records
+    }
 
 
 def _known_states(path: Path) -> Known:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.file_names import TOKENIZER_FILE
+from pipeline.sets.file_columns import with_file_columns
 from pipeline.sets.files import require_shards
 from pipeline.sets.kinds import kind_of
 from pipeline.sets.kinds.examples import text_hash
@@ -67,7 +68,7 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
     return {
         **_origin(root, record, shard),
         **({"variant": _variant(record, row, rows.get(0, {}))} if variant > 0 else {}),
-        "row": _text(row, tokenizer, record),
+        "row": with_file_columns(root, split, [_text(row, tokenizer, record)])[0],
         "teacher's answer": _answer(record.target, np.array(row["logits"], dtype=np.float64)),
     }
 

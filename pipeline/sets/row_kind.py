@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Bools, Ints
 from pipeline.parquet import read_groups
+from pipeline.sets.file_columns import FILE, file_column_names
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.registry import FORMATS, TEXT_HASH_BYTES
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # Each split is a branch of its own, so that a condition on the split takes the other branches out of the plan: their
 # rows are never read. The same holds for the sets of a view on all of them.
+WITH_FILE_COLUMNS = "select * from ({rows}) left join {kept} using (split, source_row)"
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"
 Key = tuple[int, ...]  # key of a row, without its split
 
@@ -142,8 +144,10 @@ class RowKind(ABC):
         for split in dict.fromkeys(shard.split for shard in record.shards):
             files = parquet([root / shard.path for shard in record.shards_of(split)])
             branches.append(SPLIT_ROWS.format(split=quoted(split), columns=columns, files=files))
-        name = view_name(root.name)
-        return [View(name, f'create view "{name}" as {" union all ".join(branches)}')]
+        name, rows = view_name(root.name), " union all ".join(branches)
+        if file_column_names(root):
+            rows = WITH_FILE_COLUMNS.format(rows=rows, kept=parquet([root / FILE]))
+        return [View(name, f'create view "{name}" as {rows}')]
 
     def view_columns(self, record: SetRecord) -> list[str]:
         """Returns the columns of the view on the rows in SQL, without the split."""

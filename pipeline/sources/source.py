@@ -21,6 +21,7 @@ from pipeline.sources.columns import (
     check_names,
     column_name,
     plain,
+    plain_table,
     row_numbers,
     rows_in_words,
     text_column,
@@ -50,12 +51,14 @@ class Source:
             and label a list with one label per word.
         warnings: unusual facts about them, one sentence each.
         unlabelled: the number of rows without gold that were added at the end of ``train``.
+        kept: per split the columns that the manifest keeps. Empty if it names none.
     """
 
     description: str
     splits: dict[str, pa.Table]
     warnings: list[str] = field(default_factory=list)
     unlabelled: int = 0
+    kept: dict[str, pa.Table] = field(default_factory=dict)
 
     def own(self, split: str) -> pa.Table:
         """Returns the task's own rows of a split."""
@@ -101,15 +104,18 @@ def _load(task: Task, data: Path | None, splits: tuple[str, ...]) -> Source:
         )
     description, raw, warnings = _read(task, data, wanted)
     problems: list[str] = []
-    tables = {}
+    tables, kept = {}, {}
     for split, (place, table) in raw.items():
+        if task.columns.keep:
+            names = [column_name(table.column_names, place, (name,), problems) for name in task.columns.keep]
+            kept[split] = plain_table(table.select([name for name in names if name is not None]))
         tables[split], split_problems, split_warnings = check_split(task, split, place, table)
         problems += split_problems
         warnings += split_warnings
     raise_all(DataError, f"task {task.name!r} cannot be read from {description}", problems)
     for warning in warnings:
         console.warn(warning)
-    return Source(description, tables, warnings)
+    return Source(description, tables, warnings, kept=kept)
 
 
 def _read(
@@ -144,6 +150,7 @@ def _read(
 def _table(task: Task, paths: Sequence[Path]) -> tuple[str, pa.Table]:
     """Returns the rows of a split's files, with only those columns that a task may have."""
     known = {*task.columns.sentence1, *(task.columns.sentence2 or ()), *(task.columns.label or task.labels)}
+    known |= {*(task.columns.keep or ())}
     label = (task.columns.label or ("label",))[0]
     files = [open_rows(path, task.headerless_tsv_columns, task.columns.sentence1[0], label) for path in paths]
     for file in files:

@@ -1,4 +1,5 @@
 -- Questions to the rows of a set, t, or of two sets, a and b: from calibration(mnli). Classes are numbers, from 0.
+-- Columns named file_… are those that a manifest keeps. Most sets have none.
 
 -- how often the teacher is right, by tenths of its confidence
 create or replace macro calibration(t) as table
@@ -78,10 +79,10 @@ create or replace macro label_scores(t) as table
 
 -- of a multi-label task, which labels the teacher is most certain of against gold, the most certain first: one of the two is wrong
 create or replace macro label_doubts(t) as table
-    select split, source_row, number as label, is_gold, p, sentence1, sentence2
+    select split, source_row, number as label, is_gold, p, columns('^(sentence[12]|file_.*)$')
     from (
         select split, source_row, unnest(range(len(logits))) as number, unnest(sigmoid(logits)) as p,
-            list_contains(label, number) as is_gold, sentence1, sentence2
+            list_contains(label, number) as is_gold, columns('^(sentence[12]|file_.*)$')
         from query_table(t) where label is not null
     )
     where is_gold <> (p > 0.5) order by abs(p - is_gold::int) desc, split, source_row, number;
@@ -114,13 +115,14 @@ create or replace macro variant_agreement(t) as table
 
 -- the rows of which the teacher is least sure, the least sure first
 create or replace macro hardest(t) as table
-    select split, source_row, variant, label, argmax(logits) as teacher, margin(logits) as margin, sentence1, sentence2
+    select split, source_row, variant, label, argmax(logits) as teacher, margin(logits) as margin,
+        columns('^(sentence[12]|file_.*)$')
     from query_table(t) order by margin, split, source_row, variant;
 
 -- rows where the teacher contradicts gold, first those where it is surest of its own class against that of gold
 create or replace macro gold_disagreement(t) as table
     select split, source_row, variant, label, argmax(logits) as teacher, softmax(logits)[label + 1] as p_label,
-        list_max(softmax(logits)) as p_teacher, sentence1, sentence2
+        list_max(softmax(logits)) as p_teacher, columns('^(sentence[12]|file_.*)$')
     from query_table(t) where label is not null and argmax(logits) <> label
     order by p_teacher - p_label desc, split, source_row, variant;
 
@@ -134,10 +136,10 @@ create or replace macro label_errors(t) as table
     ), confident as (
         select split, source_row, variant, any_value(label) as label, arg_max(class, p[class + 1]) as class,
             max(p[class + 1]) as p_class, any_value(p[label + 1]) as p_label,
-            any_value(sentence1) as sentence1, any_value(sentence2) as sentence2
+            any_value(columns('^(sentence[12]|file_.*)$')) as '\0'
         from probabilities join usual using (split) where p[class + 1] >= p_usual group by split, source_row, variant
     )
-    select split, source_row, variant, label, class as likely, p_label, p_class, sentence1, sentence2
+    select split, source_row, variant, label, class as likely, p_label, p_class, columns('^(sentence[12]|file_.*)$')
     from confident where class <> label order by p_class - p_label desc, split, source_row, variant;
 
 -- a text in NFC and lower case, without invisible marks, with one space between words: two texts are copies if it is equal

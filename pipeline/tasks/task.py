@@ -67,11 +67,13 @@ class Columns(_Part):
     Attributes:
         sentence1: the text. For a task of labelled words, the list of words.
         label: the label. May be missing for a multi-label task, whose labels then have a column each.
+        keep: further columns, by which people find a row again. A set shows them beside its rows.
     """
 
     sentence1: Names
     sentence2: Names | None = None
     label: Names | None = None
+    keep: Names | None = None
 
     @property
     def texts(self) -> tuple[Names, ...]:

@@ -16,6 +16,7 @@ from pipeline.arrays import Ints
 from pipeline.devices import processes
 from pipeline.errors import DistillError
 from pipeline.files import require_space
+from pipeline.sets.file_columns import write_file_columns
 from pipeline.sets.open import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import LayersName, Shard, WindowsRecord
@@ -223,6 +224,7 @@ class TaskDump(TeacherDump):
         return extended(planned, self.old, self.source, self.rows_per_shard, self.logits_job(planned).hashes)
 
     def start(self, record: SetRecord) -> None:
+        write_file_columns(self.root, self.source.kept)
         if self.old is not None:
             take_over(self.root, record, self.old)
 

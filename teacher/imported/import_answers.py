@@ -10,7 +10,7 @@ Shapes: A answers, M rows of a split with an answer, C logits.
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import read_small_file, require_space, sha256
 from pipeline.parsing import as_names
+from pipeline.sets.file_columns import write_file_columns
 from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.record import SetRecord, staged
@@ -114,7 +115,7 @@ class ImportDump(Dump):
         }
         self.matched = {split: part for split, part in matched.items() if len(part.source_row_M)}
         splits = {split: source.splits[split] for split in self.matched}
-        self.source = Source(source.description, splits, source.warnings)
+        self.source = replace(source, splits=splits)
         # The commonest mistake in files of answers is another order of labels, so it is looked for before anything is
         # written.
         for split, part in self.matched.items():
@@ -152,6 +153,9 @@ class ImportDump(Dump):
 
     def tokenizer_json(self) -> str:
         return self.reader.tokenizer_json()
+
+    def start(self, record: SetRecord) -> None:
+        write_file_columns(self.root, self.source.kept)
 
     def job(self, record: SetRecord) -> "ImportJob":
         return ImportJob(record, None, PRECISION, 0, self.matched, self.reader)

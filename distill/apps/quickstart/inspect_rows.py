@@ -23,6 +23,7 @@ from pipeline.text.same_input import plain_texts
 # A column with more distinct whole numbers holds scores. A column with fewer rows per distinct word holds ids or texts.
 MOST_GRADES, ROWS_PER_CLASS = 20, 5
 FEWEST_ROWS = 50
+FILE_ROW = "file_row"  # column with the number of a row in the user's file
 SHOWN = 10  # number of labels that are printed by name
 
 
@@ -34,10 +35,11 @@ class Look:
         type: of the task.
         texts: names of the columns of text, one or two.
         label: name of the column of labels.
-        rows: the texts and the label of each row, as the manifest's task will read them.
+        rows: the texts and the label of each row, as the manifest's task will read them, and the `kept` columns.
         labels: all labels in their order, empty for scores.
         score_range: the lowest and the highest score, or None for labels.
         findings: facts that a user should know, by name.
+        kept: names of the columns by which a user finds a row again. The first is its number in the file, from 0.
     """
 
     type: TaskType
@@ -47,6 +49,7 @@ class Look:
     labels: tuple[str, ...]
     score_range: tuple[float, float] | None
     findings: dict[str, str]
+    kept: tuple[str, ...] = (FILE_ROW,)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -64,13 +67,14 @@ class Look:
         return list(zip(*(plain_texts(pa.array(column, pa.string())).to_pylist() for column in joined), strict=True))
 
 
-def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
+def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str] = ()) -> Look:
     """Reads a file and infers the type of its labels.
 
     Args:
         file: any file of rows.
         texts: names of the columns of text, one or two.
         label: name of the column of labels.
+        columns: names of columns to keep.
 
     Raises:
         ConfigError: if there are no such columns.
@@ -89,11 +93,14 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
             f"--text, --text2 and --label: {' and '.join(names)} are not different columns. Name a different column "
             "for each."
         )
-    table = plain_table(opened.wanted(names).select(names))
+    kept = [name for name in dict.fromkeys(columns) if name not in (*names, FILE_ROW)]
+    unknown = [f"--columns {name}: {did_you_mean(name, opened.names)}" for name in kept if name not in opened.names]
+    raise_all(ConfigError, f"{file}: unknown columns", unknown)
+    table = plain_table(opened.wanted([*names, *kept]).select([*names, *kept]))
     labels = _whole(_with_numbers(table.column(label).combine_chunks()))
     table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)
-    rows = table.to_pylist()
+    rows = [{FILE_ROW: number} | row for number, row in enumerate(table.to_pylist())]
     blanks = (pc.indices_nonzero(blank(table.column(name).combine_chunks())) for name in texts)
     without_text = {row for numbers in blanks for row in numbers.to_pylist()}
     if kind in ("multilabel", "token_labels"):
@@ -111,8 +118,10 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
         complete = [row | {label: _name(row[label])} for row in complete]
     label_names = _labels(file, kind, complete, label)
     scores = [float(row[label]) for row in complete] if kind == "regression" else []
-    look = Look(kind, tuple(texts), label, complete, label_names, (min(scores), max(scores)) if scores else None, {})
-    return replace(look, findings=_findings(look, len(rows)))
+    limits = (min(scores), max(scores)) if scores else None
+    look = Look(kind, tuple(texts), label, complete, label_names, limits, {}, (FILE_ROW, *kept))
+    left_out = {row[FILE_ROW] for row in rows} - {row[FILE_ROW] for row in complete}
+    return replace(look, findings=_findings(look, sorted(left_out)))
 
 
 def with_scores_of(look: Look, file: Path) -> Look:
@@ -227,21 +236,25 @@ def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) 
     )
 
 
-def _findings(look: Look, num_rows: int) -> dict[str, str]:
+def _findings(look: Look, left_out: Sequence[int]) -> dict[str, str]:
     """Returns facts about the rows that a user should see before anything is trained."""
     keys = look.keys(look.rows)
     found = {"rows": f"{len(look.rows):,}", "task": look.type}
-    if num_rows > len(look.rows):
-        found["left out"] = f"{counted(num_rows - len(look.rows), 'row')} without text or label"
+    if left_out:
+        found["left out"] = (
+            f"{counted(len(left_out), 'row')} without text or label: {rows_in_words(left_out)} of the file"
+        )
     if look.type == "classification":
         counts = Counter(row[look.label] for row in look.rows)
         found["classes"] = _first([f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()])
         answers: dict[tuple[str, ...], set[str]] = defaultdict(set)
         for key, row in zip(keys, look.rows, strict=True):
             answers[key].add(row[look.label])
-        contradicting = sum(len(labels) > 1 for labels in answers.values())
+        pairs = zip(keys, look.rows, strict=True)
+        contradicting = [row[FILE_ROW] for key, row in pairs if len(answers[key]) > 1]
         if contradicting:
-            found["contradictions"] = f"{counted(contradicting, 'text')} with several labels"
+            count, where = sum(len(labels) > 1 for labels in answers.values()), rows_in_words(contradicting)
+            found["contradictions"] = f"{counted(count, 'text')} with several labels: {where} of the file"
     elif look.score_range is not None:
         found["scores"] = "{:g} to {:g}".format(*look.score_range)
     else:

@@ -24,7 +24,7 @@ import yaml
 from distill.apps.app_settings import OwnFile
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.cells import run_command
-from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, Look, counted, look_at, with_scores_of
+from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, FILE_ROW, Look, counted, look_at, with_scores_of
 from distill.apps.systems import WEIGHT_FILES, bytes_of
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
@@ -76,7 +76,7 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
         DataError: if a file cannot be read, or its labels are no labels.
         DistillError: if a step fails.
     """
-    look, name = look_at(config.file, config.texts, config.label), config.task_name
+    look, name = look_at(config.file, config.texts, config.label, config.columns), config.task_name
     if look.type == "token_labels" and not config.has_teacher:
         raise ConfigError(
             "--model-name-or-path none: labels of words cannot be imported. Give an encoder to fine-tune."
@@ -135,7 +135,8 @@ def _can_have(what: str, module: str, extra: str) -> bool:
 
 def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
     pq.write_table(
-        pa.Table.from_pylist([{name: row[name] for name in (*look.texts, look.label)} for row in rows]), path
+        pa.Table.from_pylist([{name: row.get(name) for name in (*look.texts, look.label, *look.kept)} for row in rows]),
+        path,
     )
 
 
@@ -143,7 +144,7 @@ def _manifest(name: str, look: Look) -> str:
     """The task's manifest as YAML, with the user's own names of columns."""
     columns = {f"sentence{number}": text for number, text in enumerate(look.texts, start=1)}
     values: dict[str, Any] = {"name": name, "version": 1, "type": look.type}
-    values["columns"] = columns | {"label": look.label}
+    values["columns"] = columns | {"label": look.label, "keep": list(look.kept)}
     if look.labels:
         values["labels"] = list(look.labels)
     if look.score_range is not None:
@@ -161,13 +162,16 @@ def rows_to_test(look: Look, manifest: str, file: Path) -> tuple[list[dict[str, 
         DataError: if a column is missing, a label is unknown, or no row has text and gold.
     """
     task = parse_manifest(Task, manifest, str(file))
+    # Its rows are numbered here, and other columns of it may be missing.
+    task = task.model_copy(update={"columns": task.columns.model_copy(update={"keep": None})})
     load = load_word_source if look.type == "token_labels" else load_source
     gold = "score" if look.type == "regression" else "label"
     found, rows = [], load(task, file, (TEST,)).splits[TEST].to_pylist()
     for row in rows:
         texts = [row[f"sentence{number}"] for number in range(1, len(look.texts) + 1)]
         if all(texts) and row[gold] is not None:
-            found.append(dict(zip(look.texts, texts, strict=True)) | {look.label: _as_named(look, row[gold])})
+            own = {look.label: _as_named(look, row[gold]), FILE_ROW: row["source_row"]}
+            found.append(dict(zip(look.texts, texts, strict=True)) | own)
     if not found:
         raise DataError(f"--test {file}: no row has text and gold. Fill the column {look.label!r}.")
     return found, len(rows) - len(found)

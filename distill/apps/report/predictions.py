@@ -17,6 +17,7 @@ from distill.apps.report.charts import Confusion
 from distill.apps.report.page import Picture, Rows, Table, clipped, name_of
 from distill.apps.svg import BLUE, RED
 from pipeline.arrays import Bools, Floats, Ints
+from pipeline.sets.file_columns import PREFIX
 from pipeline.sets.record import SetRecord
 from pipeline.tasks.calibration_error import calibration_bins, calibration_error, confidences
 from pipeline.tasks.target import Target, has_gold, margins, predicted_scores, probabilities, softmax
@@ -235,18 +236,19 @@ def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[s
 
     Args:
         title: of the table.
-        rows: the rows.
+        rows: the rows, perhaps `with_file_columns`.
         columns: headings of the columns to show. Columns of classes are called ``label``, ``teacher`` and so on.
         names: of the classes.
         caption: how to read the table.
     """
     has_pairs = any(row.get("sentence2") is not None for row in rows)
-    shown = {head: column for head, column in columns.items() if has_pairs or column != "sentence2"}
+    kept = {name: name for row in rows[:1] for name in row if name.startswith(PREFIX)}
+    shown = {head: column for head, column in {**kept, **columns}.items() if has_pairs or column != "sentence2"}
 
     def cell(column: str, value: Any) -> Any:
         if column in CLASSES and isinstance(value, int):
             return name_of(names, value)
         return clipped(value) if isinstance(value, str) else value
 
-    cells = [tuple(cell(column, row[column]) for column in shown.values()) for row in rows]
+    cells = [tuple(cell(column, row.get(column)) for column in shown.values()) for row in rows]
     return Table(title, tuple(shown), cells, caption)

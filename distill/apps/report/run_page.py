@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pyarrow.compute as pc
 
 from distill.apps.app_settings import ReportSettings
 from distill.apps.report import charts, predictions
-from distill.apps.report.page import Page, Picture, Section, Table
+from distill.apps.report.page import Page, Picture, Rows, Section, Table
 from distill.apps.report.predictions import SHOWN_ROWS, Predictions
 from pipeline.console import size
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.record_file import Record, read_work_record
+from pipeline.sets.file_columns import with_file_columns
 from pipeline.sets.kinds.examples import KEYS, ORIGINALS, keys_sha256
 from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.sets.open import LogitSet
@@ -259,7 +261,7 @@ def dev_sections(run: Path, logit_set: LogitSet, evaluation: dict[str, Any]) -> 
         return [Section("Dev splits", f"No pictures are drawn of {student.config.rows}.")]
     texts = predictions.text_headings(logit_set.record)
     return [
-        _dev_section(split, rows_of(logit_set, split, student, rows), evaluation[split], texts)
+        _dev_section(split, rows_of(logit_set, split, student, rows), evaluation[split], texts, logit_set.root)
         for split, rows in dev_examples(student.config, logit_set).items()
     ]
 
@@ -304,7 +306,7 @@ DEV_ROWS: dict[KindName, Callable[[Any, str, TaskStudent, Any], DevRows]] = {
 }
 
 
-def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[str, str]) -> Section:
+def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[str, str], root: Path) -> Section:
     """Draws what `evaluate` returned for a split, and the predictions that it was computed from."""
     target, teacher, student = rows.student.target, rows.teacher, rows.student
     known = [teacher.with_gold, student.with_gold]
@@ -323,11 +325,11 @@ def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[s
     if len(known[1]) and target.has_classes:
         drawn.append(predictions.handed_on(*known))
     if len(known[1]) and not target.has_label_lists:
-        tables.append(_only_teacher_right(rows, texts))
+        tables.append(_only_teacher_right(rows, texts, partial(with_file_columns, root, split)))
     return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
 
 
-def _only_teacher_right(rows: DevRows, texts: dict[str, str]) -> Table:
+def _only_teacher_right(rows: DevRows, texts: dict[str, str], place: Callable[[Rows], Rows]) -> Table:
     """Returns the rows on which only the student is wrong, or on which its error exceeds the teacher's most."""
     teacher, student = rows.teacher, rows.student
     if student.target.has_classes:
@@ -347,7 +349,7 @@ def _only_teacher_right(rows: DevRows, texts: dict[str, str]) -> Table:
     shown = rows.table.take(first).to_pylist()
     found = [row | {name: of_N[k].item() for name, of_N in values.items()} for row, k in zip(shown, first, strict=True)]
     title = "The student fails, the teacher does not"
-    return predictions.row_table(title, found, columns | texts, student.target.names, caption)
+    return predictions.row_table(title, place(found), columns | texts, student.target.names, caption)
 
 
 def certificate_sections(run: Path) -> list[Section]:

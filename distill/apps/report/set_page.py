@@ -1,6 +1,8 @@
 """The page of a logit set: its facts, the quality of its teacher, and rows worth inspecting."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from distill.apps.report.page import Page, Picture, Rows, Section, Table, clippe
 from distill.apps.report.predictions import SHOWN_ROWS, Predictions, row_table, text_headings
 from pipeline.console import size
 from pipeline.sets.card import split_table
+from pipeline.sets.file_columns import with_file_columns
 from pipeline.sets.files import require_shards
 from pipeline.sets.kinds import kind_of
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, columns_with_text
@@ -88,14 +91,15 @@ def _row_sections(root: Path, record: SetRecord) -> list[Section]:
     views = {table: [root / shard.path for shard in record.shards_of(split)] for split, table in tables.items()}
     columns = dict.fromkeys(views, columns_with_text(record))
     with open_files(views, columns) as connection:
-        sections = [_split(connection, table, split, record) for split, table in tables.items()]
+        sections = [_split(connection, table, split, record, root) for split, table in tables.items()]
         augmentation = record.augmentation
         if augmentation and augmentation.split in tables:
             sections.append(_variants(connection, tables[augmentation.split], record.target, augmentation))
     return sections
 
 
-def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
+def _split(connection: Connection, table: str, split: str, record: SetRecord, root: Path) -> Section:
+    place = partial(with_file_columns, root, split)
     target, teacher = record.target, read_predictions(connection, table, record.target)
     known = teacher.with_gold
     counts = confusion_of_labels(target, known.logits_NC, known.label_N)
@@ -104,9 +108,9 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
     if not target.is_score:
         drawn += predictions.certainty(teacher)
     if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
-        tables.insert(0, HARDEST.shown(connection, table, record, len(known)))
+        tables.insert(0, HARDEST.shown(connection, table, record, len(known), place))
     if len(known):
-        tables.append(SUSPECTS[target.kind].shown(connection, table, record, len(known)))
+        tables.append(SUSPECTS[target.kind].shown(connection, table, record, len(known), place))
     text = "" if len(known) else "This split has no gold."
     return Section(f"Split {split}", text, pictures=tuple(drawn), tables=tuple(tables))
 
@@ -144,13 +148,15 @@ class Ranking:
         filled = self.sql.format(table=table, every=every, score=_score_sql(target))
         return _fetch(connection, f"{filled} limit {SHOWN_ROWS}")
 
-    def shown(self, connection: Connection, table: str, record: SetRecord, num_rows: int) -> Table:
-        """Returns the table for a split with so many rows with gold."""
+    def shown(
+        self, connection: Connection, table: str, record: SetRecord, num_rows: int, place: Callable[[Rows], Rows]
+    ) -> Table:
+        """Returns the table for a split with so many rows with gold. ``place`` adds the columns of the user's file."""
         # A fixed stride instead of a random sample gives the same report every time.
         every = max(1, -(-num_rows // MOST_SORTED_ROWS))
         is_part = "{every}" in self.sql and every > 1
         caption = self.caption + (f" Only every {every:,}th row was examined." if is_part else "")
-        rows = self.rows(connection, table, record.target, every)
+        rows = place(self.rows(connection, table, record.target, every))
         columns = self.columns | text_headings(record)
         if record.target.bins:
             columns = {name: column for name, column in columns.items() if column != "label"}

@@ -48,7 +48,8 @@ TEXTS = ("sentence1", "sentence2")
 DICTIONARY_COLUMNS = ("split", "origin", "label", "score", "variant")
 BYTE_SPLIT_COLUMNS = ("ids1.list.element", "ids2.list.element", "logits.list.element")
 SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2::uinteger[] as ids2,
-    {label} as label, logits::float[] as logits) from "{view}" """
+    {label} as label, logits::float[] as logits)
+    from (select columns(lambda name: not starts_with(name, 'file_')) from "{view}")"""
 VARIANTS = """
 create view "{name}" as
 select v.* exclude (label, score), struct_pack(

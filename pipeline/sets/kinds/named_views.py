@@ -11,7 +11,8 @@ from pipeline.sql.read_only_query import quoted
 MOST_LABELS = 200
 NAMED = """
 create view "{name}" as
-select split, source_row, variant, {texts}, {gold} as {gold_name}, {teacher} as {teacher_name}, {more} from "{rows}"
+select columns('^(split|file_.*)$'), source_row, variant, {texts},
+    {gold} as {gold_name}, {teacher} as {teacher_name}, {more} from "{rows}"
 """
 CONFUSION = """
 create view "{name}" as

@@ -63,6 +63,14 @@ def test_the_formats_are_all_tried() -> None:
     assert WRITERS.keys() == FORMATS.keys()
 
 
+def test_columns_that_a_manifest_keeps_are_beside_the_rows(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", WRITERS[".csv"](TABLE))
+    kept = load_source(task_of(columns={"sentence1": "text", "label": "label", "keep": "more"}), tmp_path).kept
+    assert kept["train"].to_pydict() == {"more": ["0", "1", "2"]}
+    missing = task_of(columns={"sentence1": "text", "label": "label", "keep": ["more", "mroe"]})
+    assert "'mroe'" in problem(tmp_path, missing)
+
+
 def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
     odd = [{"text": "a", "label": 0, "meta": 1}, {"text": "b", "label": 1, "meta": "x"}, {"text": "c", "label": 1}]
     for name, data in {"train.jsonl": lines(odd), "train.json": json.dumps(odd).encode()}.items():

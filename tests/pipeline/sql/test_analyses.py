@@ -86,6 +86,15 @@ def test_confusion(connection: duckdb.DuckDBPyConnection) -> None:
     )
 
 
+def test_columns_of_the_users_file_stand_beside_each_row(connection: duckdb.DuckDBPyConnection) -> None:
+    create(connection, "t", [*PLAIN, ("train", 5, 0, 0, (0.05, 0.95))])
+    connection.execute("create view own as select *, source_row + 10 as file_row, 'T' || source_row as file_id from t")
+    for question in ("hardest", "gold_disagreement", "label_errors"):
+        plain, own = (connection.sql(f"from {question}({name})") for name in ("t", "own"))
+        assert own.columns == [*plain.columns, "file_row", "file_id"]
+        assert own.fetchall() == [(*row, row[1] + 10, f"T{row[1]}") for row in plain.fetchall()] != []
+
+
 def test_hardest(connection: duckdb.DuckDBPyConnection) -> None:
     create(connection, "t", PLAIN)
     rows = ask(connection, "select split, source_row, label, teacher, margin, sentence1 from hardest(t) limit 3")

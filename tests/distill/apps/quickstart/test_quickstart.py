@@ -15,6 +15,7 @@ import yaml
 from distill.apps.app_settings import OwnFile
 from distill.apps.quickstart.inspect_rows import look_at, with_scores_of
 from distill.apps.quickstart.quickstart import next_commands, rows_to_test, splits_of, usual_epochs
+from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.task import load_task
 from tests.helpers.commands import invoke
@@ -93,6 +94,7 @@ def test_what_is_odd_is_found(tmp_path: Path) -> None:
     look = look_at(written(tmp_path, message=message, category=category), ["message"], "category")
     assert len(look.rows) == COUNT - 2
     assert look.findings["left out"].startswith("2 rows")
+    assert str(COUNT - 1) in look.findings["left out"]  # the row in the file
     assert look.findings["contradictions"].startswith("1 text ")
     assert look.findings["repeated texts"].startswith("1 row.")
     assert look.findings["similar labels"].startswith("'No.' and 'no'")
@@ -170,7 +172,10 @@ def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tm
     )
     tested, num_unfit = rows_to_test(look, manifest, test)
     assert num_unfit == 2
-    assert tested == [{"message": "TEXT number 3", "category": "no"}, {"message": "new", "category": "yes"}]
+    assert tested == [
+        {"message": "TEXT number 3", "category": "no", "file_row": 0},
+        {"message": "new", "category": "yes", "file_row": 1},
+    ]
     found = splits_of(look, tested)
     assert found["test"] == tested
     assert len(found["train"]) == COUNT - 1
@@ -235,17 +240,42 @@ def test_a_teacher_of_few_rows_has_more_epochs(count: int, epochs: int, tmp_path
     assert usual_epochs(look_at(path, ["message"], "category")) == epochs
 
 
+def _rows_of_the_file_are_shown(folder: Path, message: list[str]) -> None:
+    """Checks every place that lists rows for a person."""
+    store = ("--store", folder / "logits")
+    for query in (
+        "from hardest(rows) where split = 'train' limit 9",
+        "from gold_disagreement(rows) where split = 'train'",
+        "select *, message as sentence1 from rows_named where split = 'train'",
+    ):
+        found = json.loads(invoke("sql", query, *store, "--json").stdout)
+        assert found
+        assert all(row["sentence1"] == [*message, message[0]][row["file_row"]] for row in found)
+        assert all(row["file_ticket"] == f"T-{row['file_row']}" for row in found)
+    traced = json.loads(invoke("sql", "--explain-row", "rows:train:0", *store, "--json").stdout)["row"]
+    assert traced["sentence1"] == message[traced["file_row"]]
+    assert json.loads(invoke("sql", "select * from examples limit 1", *store, "--json").stdout)[0]["sentence1"]
+    page = set_page(folder / "logits" / "rows")
+    tables = [table for section in page.sections for table in section.tables if "file_row" in table.columns]
+    assert "Hardest rows" in {table.title for table in tables}
+    shown = [dict(zip(table.columns, row, strict=True)) for table in tables for row in table.rows]
+    shown = [row for row in shown if row["file_ticket"]]  # the test file has no tickets
+    assert shown
+    assert all(row["message"] == [*message, message[0]][row["file_row"]] for row in shown)
+
+
 def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fork_steps(monkeypatch)
     message = [f"this is {word} number {k}" for k in range(COUNT) for word in ("good", "bad")]
     # One text has both labels, and one has a label of blanks.
     category = ["yes", "no"] * COUNT
-    path = written(tmp_path, message=[*message, message[0], "x"], category=[*category, "no", " "])
+    tickets = [f"T-{k}" for k in range(len(message) + 2)]
+    path = written(tmp_path, message=[*message, message[0], "x"], category=[*category, "no", " "], ticket=tickets)
     # Most test rows are not in the file, one is, and one cannot be scored.
     new = [f"this is {word} again {k},{label}" for k in range(9) for word, label in (("good", "yes"), ("bad", "no"))]
     (tmp_path / "test.csv").write_text("\n".join(["message,category", f"{message[1]},no", *new, "unknown,"]) + "\n")
-    flags = ("--text", "message", "--label", "category", "--test", tmp_path / "test.csv")
+    flags = ("--text", "message", "--label", "category", "--columns", "ticket", "--test", tmp_path / "test.csv")
     arguments = ("quickstart", path, *flags, "--model-name-or-path", "none")
     result = invoke(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
@@ -257,12 +287,18 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     assert "teacher: none" in result.stderr
     folder = tmp_path / "quickstart" / "rows"
     # These words are in BERT's vocabulary, so the student starts from the vectors that ship.
-    record = json.loads((folder / "student" / "run.json").read_text())
+    record = json.loads((folder / "runs" / "rows" / "run.json").read_text())
     assert record["settings"]["pretrained_vectors_sha256"]
     manifest = load_task(manifest=folder / "rows.yaml")
     assert (manifest.columns.sentence1, manifest.labels) == (("message",), ("no", "yes"))
     assert yaml.safe_load((folder / "rows.yaml").read_text())["columns"]["label"] == "category"
-    assert pq.read_table(folder / "data" / "rows" / "test.parquet").column_names == ["message", "category"]
+    assert pq.read_table(folder / "data" / "rows" / "test.parquet").column_names == [
+        "message",
+        "category",
+        "file_row",
+        "ticket",
+    ]
+    _rows_of_the_file_are_shown(folder, message)
     assert (folder / "report.html").is_file()
     answered = json.loads(invoke("predict", folder / "runs" / "rows", "this is good", "--json").stdout)
     assert answered[0]["label"] == "yes"
