@@ -123,6 +123,9 @@ def evaluate_split(
     outside_TC = np.zeros_like(student_TC)
     outside_TC[:, rows.names.index(OUTSIDE)] = 1
     num_scored = int(rows.has_gold_N.sum())
+    # Words are labelled by their first tokens, and compared with the teacher by them.
+    first_W = rows.pieces.by_word(np.arange(len(student_TC)), rows.num_words_N, -1).flat
+    first_W = first_W[first_W >= 0]
     return {
         "rows": {"scored": num_scored, "without_gold": len(rows) - num_scored},
         "gold": word_scores(metrics, tallies),
@@ -137,7 +140,7 @@ def evaluate_split(
         "confusion": rows.confusion(student_TC if bias_C is None else student_TC + bias_C),
         "bins": {},
         "calibration": calibration_scores(target, student_TC, rows.gold_T, np.empty(0, dtype=np.float32), calibration),
-        "fidelity": fidelity(target, student_TC, rows.teacher_TC),
+        "fidelity": fidelity(target, student_TC[first_W], rows.teacher_TC[first_W]) if len(rows.teacher_TC) else {},
     }
 
 

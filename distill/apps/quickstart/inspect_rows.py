@@ -81,21 +81,9 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
         DataError: if a column has another type, or there are too few rows.
     """
     opened = open_rows(file)
-    wanted = {"--text": texts[0], "--text2": texts[1] if len(texts) > 1 else None, "--label": label}
-    missing = {flag: name for flag, name in wanted.items() if name is not None and name not in opened.names}
-    problems = [f"{flag} {name}: {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
-    has_no_header = len(missing) == len(texts) + 1 and ending(file) in (".csv", ".tsv")
-    reason = ", perhaps because its first line does not name the columns" if has_no_header else ""
-    raise_all(ConfigError, f"{file}: unknown columns{reason}", problems)
-    names = [name for name in wanted.values() if name is not None]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"--text, --text2 and --label: {' and '.join(names)} are not different columns. Name a different column "
-            "for each."
-        )
+    names = [*texts, label]
     kept = [name for name in dict.fromkeys(columns) if name not in (*names, FILE_ROW)]
-    unknown = [f"--columns {name}: {did_you_mean(name, opened.names)}" for name in kept if name not in opened.names]
-    raise_all(ConfigError, f"{file}: unknown columns", unknown)
+    _check_columns(file, opened.names, texts, label, kept)
     table = plain_table(opened.wanted([*names, *kept]).select([*names, *kept]))
     labels = _whole(_with_numbers(table.column(label).combine_chunks()))
     table = table.set_column(table.column_names.index(label), label, labels)
@@ -122,6 +110,22 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
     look = Look(kind, tuple(texts), label, complete, label_names, limits, {}, (FILE_ROW, *kept))
     left_out = {row[FILE_ROW] for row in rows} - {row[FILE_ROW] for row in complete}
     return replace(look, findings=_findings(look, sorted(left_out)))
+
+
+def _check_columns(file: Path, there: Sequence[str], texts: Sequence[str], label: str, kept: Sequence[str]) -> None:
+    wanted = [*zip(("--text", "--text2"), texts, strict=False), ("--label", label)]
+    missing = [(flag, name) for flag, name in wanted if name not in there]
+    has_no_header = len(missing) == len(wanted) and ending(file) in (".csv", ".tsv")
+    reason = ", perhaps because its first line does not name the columns" if has_no_header else ""
+    missing += [("--columns", name) for name in kept if name not in there]
+    problems = [f"{flag} {name}: {did_you_mean(name, there)}" for flag, name in missing]
+    raise_all(ConfigError, f"{file}: unknown columns{reason}", problems)
+    names = [name for _, name in wanted]
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"--text, --text2 and --label: {' and '.join(names)} are not different columns. Name a different column "
+            "for each."
+        )
 
 
 def with_scores_of(look: Look, file: Path) -> Look:
