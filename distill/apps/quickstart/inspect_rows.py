@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources.columns import blank, plain_table, rows_in_words, type_name
-from pipeline.sources.gold import MINUS_ONE, alike
+from pipeline.sources.gold import MINUS_ONE, MISSING, alike
 from pipeline.sources.row_bytes import ending
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
@@ -266,6 +266,9 @@ def _findings(look: Look, left_out: Sequence[int]) -> dict[str, str]:
     similar = alike(look.labels)
     if similar:
         found["similar labels"] = f"{_first(similar)}. Are they one label?"
+    unclear = [name for name in look.labels if name.lower() in MISSING]
+    if unclear:
+        found["labels or none?"] = f"{_first(unclear)}. If these rows have no label, empty the cells"
     repeated = len(keys) - len(set(keys))
     if repeated:
         found["repeated texts"] = f"{counted(repeated, 'row')}. Copies of a text stay in one split"

@@ -234,6 +234,11 @@ def test_scores_of_a_test_file_widen_the_range(tmp_path: Path) -> None:
     assert with_scores_of(look, tmp_path / "test.csv").score_range == (0.5, 4.0)
 
 
+def test_labels_that_may_be_missing_ones_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, message=texts(), category=["no", "nan", "yes", "N/A"] * (COUNT // 4))
+    assert look_at(path, ["message"], "category").findings["labels or none?"].startswith("N/A, nan.")
+
+
 @pytest.mark.parametrize(("count", "epochs"), [(120, 20), (800, 8), (2130, 4), (4000, 3)])
 def test_a_teacher_of_few_rows_has_more_epochs(count: int, epochs: int, tmp_path: Path) -> None:
     path = written(tmp_path, message=texts(count), category=["no", "yes"] * (count // 2))
