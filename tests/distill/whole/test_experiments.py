@@ -17,13 +17,13 @@ from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.forked_steps import fork_all_steps, fork_steps
 
 pytestmark = pytest.mark.slow
-SIZES = "matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 2, learning_rate: 0.01, held_out: 0.25"
+SIZES = "matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 2, learning_rate: 0.01"
 EXPERIMENT = f"""
 teacher: {{num_train_epochs: 1, learning_rate: 1.0e-3, max_seq_length: 32}}
 sets: {{default: {{max_seq_length: 32}}}}
 students:
-  small: {{{SIZES}}}
-  gold alone: {{{SIZES}, alpha: 1, held_out: null}}
+  small: {{{SIZES}, held_out: 0.25}}
+  gold alone: {{{SIZES}, alpha: 1}}
 """
 Whole = tuple[list[object], Path, dict[str, Any]]
 BASELINES = ["majority", "TF-IDF", "hashed bigrams", "n-grams", "n-grams + teacher", "model2vec", "model2vec, tuned"]
@@ -161,7 +161,7 @@ def test_a_teacher_starts_from_another_tasks_teacher_and_goes_on_when_killed(
     settings = "num_train_epochs: 1, max_seq_length: 32"
     experiment = f"""
 sets: {{default: {{max_seq_length: 32}}}}
-students: {{small: {{{SIZES}}}}}
+students: {{small: {{{SIZES}, held_out: 0.25}}}}
 teacher: {{{settings}}}
 tasks: {{rte: {{teacher: {{from: mnli, learning_rate: 1.0e-3}}}}}}
 """
@@ -209,7 +209,7 @@ def encoder_sha256(folder: Path) -> str:
 def test_what_fails_leaves_the_other_systems(work: Path, teachers: Path, tmp_path: Path) -> None:
     experiment = f"""
 sets: {{good: {{max_seq_length: 32}}, bad: {{teacher_labels: "no,label"}}}}
-students: {{good: {{{SIZES}}}, no rows: {{where: label = 7}}, no set: {{set: bad}}}}
+students: {{good: {{{SIZES}, held_out: 0.25}}, no rows: {{where: label = 7}}, no set: {{set: bad}}}}
 """
     result = invoke(*flags(work, tmp_path, "--teachers", teachers, "--seeds", 1, experiment=experiment))
     assert result.exit_code == 1
