@@ -51,7 +51,7 @@ from student.texts import taken
 
 TRIED = 64  # rows that show what an answer costs, and whether the last stage is the set's teacher
 LEAST_AGREEMENT = 0.9  # of the last stage with the answers that the set holds of it
-READ = (*COLUMNS, "sentence1", "sentence2", "label", "score", "logits")
+READ = (*COLUMNS, "label", "score", "logits")
 
 
 @dataclass(frozen=True)

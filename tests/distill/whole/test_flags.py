@@ -84,7 +84,7 @@ FLAGS = {
     "--cors-allow-origin --collect --collect-without-text",
     "report": "set_or_run --output --store --allow-unverified",
     "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir "
-    "--demo",
+    "--columns --demo",
     "tasks": "",
     "tasks show": "name --manifest",
 }
