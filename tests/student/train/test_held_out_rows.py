@@ -132,7 +132,7 @@ def test_each_of_several_tasks_holds_out_its_own(task_sets: list[Path], tmp_path
 
 
 ROWS = 50  # the fewest, of the 96 that there are
-TEXTS = ["the food was lovely .", "the wine was awful .", "", "the music was dull . " * 9]
+TEXTS = ["the food was lovely .", "the wine was awful .", "x", "the music was dull . " * 9]
 HOT = Calibration(temperature=(2.5,), num_rows=ROWS)
 
 
