@@ -12,7 +12,7 @@ from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
-from pipeline.training.best_epoch import USUAL_SHARE, may_select
+from pipeline.training.best_epoch import may_select, share_to_select
 from student.encoders.specs import EncoderSpec
 from student.initial_weights.bert import BertStart
 from student.initial_weights.vectors import StartVectors, given_vectors, read_pretrained
@@ -151,16 +151,14 @@ def open_training_set(source: Source, store: Path, allow_unverified: bool = Fals
 
 def with_rows_to_select(settings: TrainSettings, config: Any, data: TrainingData) -> TrainSettings:
     """Returns settings that hold out training rows to select the best epoch, if only a test split has gold."""
+    if settings.best.held_out is not None:
+        return settings
     num_scored = {split: int(data.kind.is_scored(rows, config).sum()) for split, rows in data.splits.items()}
     num_rows, scored = num_scored.pop(TRAIN), [split for split, count in num_scored.items() if count]
-    is_needed = bool(scored) and not any(map(may_select, scored))
-    if settings.best.held_out is not None or not is_needed or not round(USUAL_SHARE * num_rows):
+    share = share_to_select(f"{data.logit_set.root}: ", scored, num_rows)
+    if share is None:
         return settings
-    console.note(
-        f"{data.logit_set.root}: only {', '.join(scored)} has gold, and a test split does not select the best epoch. "
-        f"{USUAL_SHARE:.0%} of the training rows are held out for it. --held-out sets their share"
-    )
-    return settings.model_copy(update={"best": settings.best.model_copy(update={"held_out": USUAL_SHARE})})
+    return settings.model_copy(update={"best": settings.best.model_copy(update={"held_out": share})})
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A test split never selects an epoch, because its score would then be optimistic.
 
 from collections.abc import Sequence
 
+from pipeline import console
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import Entry, Metrics
 
@@ -15,6 +16,28 @@ USUAL_SHARE = 0.1
 def may_select(split: str) -> bool:
     """Whether a split, or a split of a task (TASK/SPLIT), is a dev split that may select the best epoch."""
     return split != TRAIN and not split.rpartition("/")[2].startswith("test")
+
+
+def share_to_select(place: str, scored: Sequence[str], num_rows: int) -> float | None:
+    """Returns the share of the training rows that selects the best epoch unless the user names one.
+
+    A teacher and its students hold out the same rows.
+
+    Args:
+        place: what the note begins with.
+        scored: the splits besides training that have gold.
+        num_rows: the training rows.
+
+    Returns:
+        `USUAL_SHARE`, with a note, if only test splits have gold and there are enough rows. Otherwise None.
+    """
+    if not scored or any(map(may_select, scored)) or not round(USUAL_SHARE * num_rows):
+        return None
+    console.note(
+        f"{place}only {', '.join(scored)} has gold, and a test split does not select the best epoch. {USUAL_SHARE:.0%} "
+        "of the training rows are held out for it. --held-out sets their share"
+    )
+    return USUAL_SHARE
 
 
 def deciding(metrics: Metrics) -> tuple[str, str, float] | None:

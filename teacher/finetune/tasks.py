@@ -17,7 +17,6 @@ from accelerate.utils import gather_object
 from torch import nn
 from torch.nn import functional
 
-from pipeline import console
 from pipeline.arrays import Ints, Ragged
 from pipeline.errors import DataError
 from pipeline.sets.kinds.token_labels import LabelledWords
@@ -29,7 +28,7 @@ from pipeline.tasks.task import TRAIN, Task
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
 from pipeline.text.tokenizer import Tokenized, require_known, require_known_ids
 from pipeline.training.batches import HELD_OUT, EpochBatches, held_out_rows
-from pipeline.training.best_epoch import USUAL_SHARE, may_select
+from pipeline.training.best_epoch import share_to_select
 from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
 from teacher.finetune.common import autocast, save_teacher
@@ -210,18 +209,13 @@ def training_source(task: Task, data: Path | None) -> Source:
 def hold_out(splits: dict[str, pa.Table], share: float | None) -> dict[str, pa.Table]:
     """Returns the splits with a share of the training rows as the first dev split, which selects the best epoch.
 
-    The choice of rows is fixed. Without a share, no row is held out, unless only a test split has gold: a teacher and
-    its students then hold out the same tenth.
+    The choice of rows is fixed. Without a share, no row is held out, unless `share_to_select` returns one.
     """
     if share is None:
         scored = [split for split, rows in splits.items() if split != TRAIN and _has_gold(rows)]
-        if not scored or any(map(may_select, scored)) or not round(USUAL_SHARE * splits[TRAIN].num_rows):
-            return splits
-        console.note(
-            f"only {', '.join(scored)} has gold, and a test split does not select the best epoch. {USUAL_SHARE:.0%} of "
-            "the training rows are held out for it. --held-out sets their share"
-        )
-        share = USUAL_SHARE
+        share = share_to_select("", scored, splits[TRAIN].num_rows)
+    if share is None:
+        return splits
     train = splits["train"]
     held_out = held_out_rows(train.num_rows, share)
     parts = {"train": train.take(np.delete(np.arange(train.num_rows), held_out)), HELD_OUT: train.take(held_out)}
