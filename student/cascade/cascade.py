@@ -3,7 +3,6 @@
 Shapes: N inputs, C labels, F features.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -18,6 +17,7 @@ from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
+from pipeline.record_file import teacher_in
 from pipeline.sources.collected import Collector
 from pipeline.tasks.target import log_of, margins, probabilities
 from pipeline.tasks.temperature import calibrated
@@ -278,7 +278,7 @@ def open_stages(sources: Sequence[str], timeout: float, open_student: Callable[[
     misplaced = [number for number, source in enumerate(sources[:-1], start=1) if is_url(source)]
     if misplaced:
         raise ConfigError(f"--stage: stage {misplaced[0]} is a server. Only the last stage can be one")
-    for source in filter(_is_teacher, sources):
+    for source in (one for one in sources if not is_url(one) and teacher_in(Path(one))):
         raise ConfigError(f"--stage {source}: is a teacher. Serve it over HTTP, and give the URL as the last stage")
     names = zip(sources, stage_names(sources), strict=True)
     first, *others = [StudentStage(one, name, open_student(Path(one))) for one, name in names if not is_url(one)]
@@ -297,12 +297,3 @@ def open_stages(sources: Sequence[str], timeout: float, open_student: Callable[[
 
 def _inputs_of(info: StudentInfo) -> str:
     return f"answers {'pairs' if info.is_pair else 'texts'} with {', '.join(info.target.names)}"
-
-
-def _is_teacher(source: str) -> bool:
-    """Returns whether a source is the folder of a transformers model that is no student."""
-    try:
-        values = json.loads((Path(source) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and "model_type" in values and "distill" not in values
