@@ -14,8 +14,7 @@ from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config
 from student.model.card import summary
 from student.model.config_file import read_task_config
-from student.model.student import num_bytes, num_parameters
-from student.model.weights import stored_bytes
+from student.model.student import bytes_on_disk, num_bytes, num_parameters
 from student.settings import load_recipe
 from student.source_settings import OneTask
 
@@ -34,15 +33,17 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
         ConfigError: if there is no such folder or recipe.
         IntegrityError: if the folder has no student.
     """
-    config, folder = _config_of(run_or_recipe), Path(run_or_recipe)
-    described = describe_config(config)
-    # Only the file shows the size of rounded weights.
-    is_known = config.weights == "rounded" and folder.is_dir()
-    return described | {"bytes": stored_bytes(folder)} if is_known else described
+    folder = Path(run_or_recipe)
+    return describe_config(_config_of(run_or_recipe), folder if folder.is_dir() else None)
 
 
-def describe_config(config: TaskConfig) -> dict[str, Any]:
-    """Describes an architecture as `describe` does, without memory for its weights."""
+def describe_config(config: TaskConfig, run: Path | None = None) -> dict[str, Any]:
+    """Describes an architecture as `describe` does, without memory for its weights.
+
+    Args:
+        config: the architecture.
+        run: the folder of its weights. Without one, they count in float32.
+    """
     # Tensors on the meta device have shapes but no memory, so even huge configurations can be described.
     with torch.device("meta"):
         student = KINDS[config.rows].student(config)
@@ -55,7 +56,7 @@ def describe_config(config: TaskConfig) -> dict[str, Any]:
     return {
         "architecture": {"task": config.task, **summary(config), "logits": str(config.target.num_logits)},
         "parameters": parts | {"head": num_parameters(student.head), "total": num_parameters(student)},
-        "bytes": num_bytes(student),
+        "bytes": num_bytes(student) if run is None else bytes_on_disk(student, run),
         "multiply_adds": {
             "per_token": encoder.multiply_adds + per_token,
             "per_input": encoder.multiply_adds_per_input + per_input,

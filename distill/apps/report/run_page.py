@@ -28,7 +28,7 @@ from pipeline.tasks.target import NO_LABEL, softmax
 from pipeline.tasks.temperature import calibrated
 from pipeline.training.run_record import STUDENTS, Entry
 from student.data import Examples
-from student.describe import describe
+from student.describe import describe_config
 from student.evaluate import dev_examples
 from student.lessons import kind_of_set
 from student.lessons.examples import student_logits
@@ -79,7 +79,7 @@ def run_page(settings: ReportSettings, folder: Path) -> Page:
     logit_set, missing = trained_set(settings, record)
     evaluation = record["result"]["evaluation"]
     sections = (
-        Section("What it is", facts=_facts(record, describe(str(folder)))),
+        Section("What it is", facts=_facts(record, describe_config(student_config, folder))),
         training_section(record["result"], evaluation),
         scores_section(evaluation),
         *certificate_sections(folder),
