@@ -12,7 +12,12 @@ SPACES = r"[\p{Z}\p{Cc}]+"  # spaces of all kinds, tabs, line breaks and control
 
 
 def plain_texts(texts: pa.Array) -> pa.Array:
-    """Returns texts in NFC and lower case, without invisible marks, with one space between words."""
+    """Returns texts, or lists of words as texts, in NFC and lower case, with one space between words.
+
+    Invisible marks are removed.
+    """
+    is_list = pa.types.is_list(texts.type) or pa.types.is_large_list(texts.type)
+    texts = pc.binary_join(texts, " ") if is_list else texts.cast(pa.string())
     # DuckDB uses the same libraries as Arrow for each step, utf8proc and RE2, so both give the same texts.
     spaced = pc.replace_substring_regex(pc.replace_substring_regex(texts, INVISIBLE, ""), SPACES, " ")
     return pc.utf8_trim(pc.utf8_lower(pc.utf8_normalize(spaced, form="NFC")), " ")
@@ -25,14 +30,9 @@ def input_keys(rows: pa.Table) -> pa.Array:
         rows: with the columns ``sentence1`` and ``sentence2``, of texts or of lists of words.
     """
     columns = [rows.column(name).combine_chunks() for name in ("sentence1", "sentence2") if name in rows.column_names]
-    texts = [_joined(column) for column in columns if column.null_count < len(column)]
+    texts = [column for column in columns if column.null_count < len(column)]
     if not texts:
         return pa.nulls(rows.num_rows, pa.string())
     # A plain text has no line break, so the key keeps ("ab", "c") and ("a", "bc") apart.
     keys = pc.binary_join_element_wise(*map(plain_texts, texts), "\n")
     return pc.if_else(pc.equal(pc.utf8_trim_whitespace(keys), ""), None, keys)
-
-
-def _joined(column: pa.Array) -> pa.Array:
-    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    return pc.binary_join(column, " ") if is_list else column.cast(pa.string())

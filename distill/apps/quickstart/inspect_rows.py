@@ -62,9 +62,8 @@ class Look:
 
     def keys(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         """Returns the key of each row, which is equal for copies of an input. See `plain_texts`."""
-        columns = [[row[name] for row in rows] for name in self.texts]
-        joined = ([" ".join(text) if isinstance(text, list) else text for text in column] for column in columns)
-        return list(zip(*(plain_texts(pa.array(column, pa.string())).to_pylist() for column in joined), strict=True))
+        columns = (pa.array([row[name] for row in rows]) for name in self.texts)
+        return list(zip(*(plain_texts(column).to_pylist() for column in columns), strict=True))
 
 
 def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str] = ()) -> Look:
@@ -89,14 +88,13 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
     table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)
     rows = [{FILE_ROW: number} | row for number, row in enumerate(table.to_pylist())]
-    blanks = (pc.indices_nonzero(blank(table.column(name).combine_chunks())) for name in texts)
-    without_text = {row for numbers in blanks for row in numbers.to_pylist()}
     if kind in ("multilabel", "token_labels"):
         _refuse_other_than_names(file, rows, label)
+    blanks = zip(*(blank(table.column(name).combine_chunks()).to_pylist() for name in texts), strict=True)
     complete = [
         row
-        for number, row in enumerate(rows)
-        if number not in without_text and all(row[name] for name in texts) and _is_gold(row[label])
+        for row, is_blank in zip(rows, blanks, strict=True)
+        if not any(is_blank) and all(row[name] for name in texts) and _is_gold(row[label])
     ]
     if len(complete) < FEWEST_ROWS:
         raise DataError(
