@@ -1,5 +1,6 @@
 """Converts collections of texts in Python to lists: tuples, arrays, Series, Arrow, generators."""
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -10,8 +11,16 @@ BLANK = "nothing but white space"  # an input that `predict` and `serve` refuse
 
 
 def has_text(row: Iterable[Any]) -> bool:
-    """Returns whether any text of an input has more than white space. Lists of words count as text."""
-    return any(not isinstance(text, str) or text.strip() for text in row)
+    """Returns whether any text of an input has a visible character. Lists of words count as text.
+
+    The rule is that of `pipeline.sources.columns.blank`, without Arrow, which a file of a student does without.
+    """
+    return any(not isinstance(text, str) or any(map(_is_visible, text)) for text in row)
+
+
+def _is_visible(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] != "Z" and category not in ("Cc", "Cf")
 
 
 def listed(texts: Iterable[Any]) -> list[Any]:

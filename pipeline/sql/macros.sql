@@ -1,7 +1,7 @@
 -- Macros over a list of logits, l. All work in double precision; entropy and kl are in nats. What a lambda needs of the
 -- whole list is computed once, in a list of one, and not for every element. No argument of a macro that others call is
--- within a lambda whose parameters have usual names, because DuckDB would confuse these with the names in the argument. A logit of minus infinity is a probability of
--- 0. Logits with null or NaN have no answer: every macro returns null.
+-- within a lambda whose parameters have usual names, because DuckDB would confuse these with the names in the argument.
+-- A logit of minus infinity is a probability of 0. Logits with null or NaN have no answer: every macro returns null.
 
 -- whether no logit is null or NaN, which DuckDB takes for larger than infinity
 create or replace macro is_known(l) as
