@@ -95,24 +95,6 @@ def load_teacher(
     return Teacher(name, revision, model, tokens, target, labels, order, cut)
 
 
-def load_any_teacher(name: str, max_seq_length: int) -> Teacher:
-    """Loads a fine-tuned classifier of texts without its task: its labels are named and ordered by its config.
-
-    Raises:
-        ConfigError: if the model does not read such long inputs.
-        DataError: if the model cannot be found or read.
-        TeacherError: if its labels are numbered in two ways, or its tokenizer or weights do not fit.
-    """
-    config = load_config(name, None)
-    labels = _stated_names(config)
-    _check_label_numbers(name, config, labels)
-    tokens = load_tokenizer(name, None, config, max_seq_length)
-    _require_padding(TEXTS, name, config, tokens)
-    model = _fine_tuned(HEADS[TEXTS], name, None)
-    target = Target(kind="classes", names=labels)
-    return Teacher(name, None, model, tokens, target, labels, tuple(range(len(labels))))
-
-
 def _fine_tuned(auto_model: Any, name: str, revision: str | None) -> Any:
     """The model with all of its weights. Raises TeacherError if one is missing, as that of a new head."""
     model, missing = load_weights(auto_model, name, revision)
