@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from student.texts import BLANK, has_text
+from student.texts import BLANK, has_text, taken
 
 MAX_CHARACTERS = 100_000
 # Built once, because json.dumps with these options builds a new encoder for every call.
@@ -131,7 +131,7 @@ class Texts:
 
     def taken(self, rows: Sequence[int]) -> "Texts":
         """Returns some of them."""
-        return Texts([self.first[k] for k in rows], None if self.second is None else [self.second[k] for k in rows])
+        return Texts(*taken(self.first, self.second, rows))
 
     @property
     def characters(self) -> int:
