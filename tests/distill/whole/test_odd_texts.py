@@ -31,6 +31,7 @@ from student.model.architecture import sequences
 from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.sql_functions import register
+from student.texts import has_text
 from tests.helpers.asgi import ask
 from tests.helpers.messages import naming
 from tests.helpers.node import PROGRAM, Node, running_node
@@ -52,7 +53,7 @@ STUDENTS: dict[str, Callable[[], Student]] = {
     "aligned, two texts": lambda: aligned_student(**SHAPE),
     "windows": lambda: student(**SHAPE, window_size=4, pooling="sum+max"),
 }
-TEXTS = odd_texts(10_000)
+TEXTS = [text for text in odd_texts(10_000) if has_text([text])]  # a server refuses the others
 
 Inputs = tuple[list[str], ...]  # the texts, or the first and the second ones of pairs
 
