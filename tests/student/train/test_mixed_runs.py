@@ -102,6 +102,7 @@ def test_a_mixed_run_is_evaluated_against_its_mixture(
     mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet
 ) -> None:
     parts = evaluate(EvaluateSettings(run=mixed_run, store=opinion_set.root.parent))
+    assert parts["validation"]["rows"].pop("not_in_the_set") == 3  # rows that only one of the teachers has
     assert parts == record_of(mixed_run)["result"]["evaluation"]
     mixed = load_examples(open_sets([opinion_set.root, other.root], MIX), "validation")
     student = Student.load(mixed_run)
