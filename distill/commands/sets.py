@@ -44,6 +44,7 @@ def import_answers(settings: ImportSettings) -> Result:
         rows.append([split, record.rows_of(split), missing, scores])
     title = f"{imported.root}: {record.state}, {console.size(record.num_bytes)}"
     result.table(["split", "rows", "without an answer", "teacher against gold"], rows, title)
+    result.note(imported.origin)
     left_out = {
         "rows of the file without an answer": imported.unanswered,
         "answers without a row of the task": imported.unused,

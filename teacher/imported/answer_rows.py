@@ -1,7 +1,8 @@
 """Reads the predictions in a file, and converts them to logits in the task's order of labels.
 
-A row's answer is a list of numbers, or an object from label to number. CSV contains them as JSON. A missing or empty
-one means that the teacher did not answer. NumPy's files contain named arrays with the answers and with their rows.
+A row's answer is a list of numbers, an object from label to number, or a label. CSV contains lists and objects as JSON.
+A missing or empty answer means that the teacher did not answer. NumPy's files contain named arrays with the answers and
+with their rows.
 Shapes: N rows of the file, A of them with an answer, C logits.
 """
 
@@ -20,7 +21,8 @@ from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import refuse_lfs_pointer
 from pipeline.parsing import names_of
-from pipeline.sources.columns import rows_in_words
+from pipeline.sources.columns import plain, rows_in_words
+from pipeline.sources.gold import READERS as LABEL_READERS
 from pipeline.sources.row_files import open_rows, reading
 from pipeline.tasks.target import SUM_TOLERANCE, Target, make_target
 from pipeline.tasks.task import Task
@@ -30,6 +32,7 @@ from teacher.models.label_order import label_places, stated_labels
 
 FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
 MISSING: tuple[Any, ...] = (None, "", {})  # values of a row without an answer
+ALIASES = {"label": "labels", "probabilities": "scores"}  # other usual names of columns with answers
 
 ENDINGS = (".npz", ".npy")
 LABELS = "labels"  # the array with the names of the outputs, in their order
@@ -111,7 +114,7 @@ class Answers:
 
     Attributes:
         table: the content of the file.
-        kind: the kind of its answers.
+        kind: the kind of its answers. Labels are probabilities of 1.
         target: the meaning of the logits.
         labels: the order of labels in lists of numbers.
         row_A: rows of the file with an answer, ascending.
@@ -135,13 +138,16 @@ def read_answers(config: AnswersFile, task: Task) -> Answers:
         ConfigError: if the kind of answers is ambiguous, or does not fit the task or the flags.
         DataError: if the file cannot be read or has no answers, or listing every wrong answer.
     """
+    if task.type == "token_labels":
+        raise ConfigError(
+            f"task {task.name!r} labels words, and only answers for whole texts are read. Use these labels as the "
+            "gold of the task's files."
+        )
     is_numpy = config.file.suffix.lower() in ENDINGS
     table, stated = read_arrays(config.file) if is_numpy else (open_rows(config.file).table(), ())
-    kind = _kind(config, table)
-    if kind == "score" and task.type != "regression":
-        raise ConfigError(
-            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give a probability for each label."
-        )
+    renamed = {other: name for name, other in ALIASES.items() if name not in table.column_names}
+    table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
+    kind = _kind(config, table, task)
     target = make_target(task, "classification" if kind != "score" else "regression")
     labels = names_of_outputs(config, target, stated)
     if target.has_label_lists and config.rest == "spread":
@@ -149,7 +155,8 @@ def read_answers(config: AnswersFile, task: Task) -> Answers:
             "--rest spread: each label has its own probability, so there is no remaining probability to spread"
         )
     with reading(config.file):  # the first access fails if a key of a Parquet struct is not text
-        values = list(map(_parsed, table.column(kind).to_pylist()))
+        column = table.column(kind)
+        values = _one_hot(column, task, config.file) if kind == "label" else list(map(_parsed, column.to_pylist()))
     row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):
         raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
@@ -162,6 +169,16 @@ def read_answers(config: AnswersFile, task: Task) -> Answers:
     num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
     as_logits = to_logits_multilabel if target.has_label_lists else to_logits
     return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
+
+
+def _one_hot(column: pa.ChunkedArray, task: Task, file: Path) -> list[list[float] | None]:
+    """Returns 1 for each label of a row and 0 for the others, or None for a row without an answer."""
+    problems: list[str] = []
+    labels = LABEL_READERS[task.type](task, plain(column), str(file), problems)
+    problems = [problem.removeprefix(f"{file}: ") for problem in problems]
+    raise_all(DataError, f"{file}: answers to correct, or to leave empty (null)", problems)
+    rows = [row if row is None or isinstance(row, list) else [row] for row in labels.to_pylist()]
+    return [None if row is None else [float(label in row) for label in range(len(task.labels))] for row in rows]
 
 
 def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str]]:
@@ -190,17 +207,27 @@ def names_of_outputs(config: AnswersFile, target: Target, of_file: tuple[str, ..
     return tuple(target.names[place] for place in places)
 
 
-def _kind(config: AnswersFile, table: pa.Table) -> AnswersKind:
+def _kind(config: AnswersFile, table: pa.Table, task: Task) -> AnswersKind:
     known = get_args(AnswersKind)
     there = [name for name in known if name in table.column_names]
     if config.answers is not None and config.answers not in there:
         advice = did_you_mean(config.answers, table.column_names)
         raise ConfigError(f"--answers {config.answers}: {config.file} has no such column. {advice}")
-    if config.answers is None and len(there) != 1:
+    unfit = "label" if task.type == "regression" else "score"
+    fitting = [name for name in there if name != unfit] or there
+    # A label contains less than numbers, and may be gold.
+    fitting = [name for name in fitting if name != "label"] or fitting
+    if config.answers is None and len(fitting) != 1:
         found = " and ".join(there) if there else f"none. Its columns are {', '.join(table.column_names)}"
         advice = "Choose one with --answers" if there else "Rename the one with the answers"
         raise ConfigError(f"{config.file}: of the columns {', '.join(known)} it has {found}. {advice}")
-    return config.answers or there[0]
+    kind: AnswersKind = config.answers or fitting[0]
+    if kind == unfit:
+        has = "scores. Give a number in a column `score`"
+        if unfit == "score":
+            has = f"labels ({', '.join(task.labels)}). Give a column `label`, or `probabilities` by label"
+        raise ConfigError(f"{config.file}: {kind!r} is not for task {task.name!r}, which has {has}.")
+    return kind
 
 
 def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
@@ -235,7 +262,10 @@ def _parsed(value: Any) -> Any:
     try:
         answer = parse_json(value) if isinstance(value, str) and value else value
     except ValueError as error:
-        return error
+        advice = "If these are labels, name the column `label`"
+        return ValueError(
+            f"{value[:60]!r} is neither a list of numbers nor an object from label to number: {error}. {advice}"
+        )
     if answer in MISSING:
         return answer
     if isinstance(answer, list) and answer and isinstance(answer[0], tuple):
@@ -271,7 +301,8 @@ def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str],
     is_outside_A = ((probability_AC < 0) | (probability_AC > 1 + SUM_TOLERANCE)).any(axis=1)
     is_short_A = is_complete_A & (sum_A < 1 - SUM_TOLERANCE) & (kind == "probabilities")
     odd = {
-        a: f"{numbers_AC[a].tolist()} are not {kind}: as probabilities they add up to {sum_A[a]:.4g}"
+        a: f"{numbers_AC[a].tolist()} are not {kind}: as probabilities they add up to {sum_A[a]:.4g}. "
+        "If they are other scores, name the column `logits`"
         for a in np.flatnonzero(is_outside_A | is_short_A | (sum_A > 1 + SUM_TOLERANCE)).tolist()
     }
     return odd if may_spread else wrong | odd
@@ -283,7 +314,7 @@ def wrong_multilabel(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[st
     for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist():
         missing = [name for name, number in zip(names, numbers_AC[a], strict=True) if np.isnan(number)]
         wrong[a] = f"no number for {', '.join(missing)}. Every label needs one"
-    low, high = {"logits": (-np.inf, np.inf), "probabilities": (0, 1), "logprobs": (-np.inf, 0)}[kind]
+    low, high = {"logits": (-np.inf, np.inf), "logprobs": (-np.inf, 0)}.get(kind, (0, 1))
     for a in np.flatnonzero(((numbers_AC < low) | (numbers_AC > high)).any(axis=1)).tolist():
         wrong[a] = f"{numbers_AC[a].tolist()} are not {kind}: each must be between {low:g} and {high:g}"
     return wrong

@@ -68,6 +68,7 @@ class Imported:
         unanswered: rows of the file without an answer.
         unused: answers without a row of the task.
         missing: rows of the task without an answer, by split.
+        origin: how the answers became logits.
     """
 
     root: Path
@@ -75,6 +76,7 @@ class Imported:
     unanswered: int
     unused: int
     missing: dict[str, int]
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def import_answers(config: AnswersFile, command: str) -> Imported:
     dump = ImportDump(config, command)
     record = run_dump(dump, Executor())
     assert record is not None, "a single process wrote all shards"
-    return Imported(dump.root, record, dump.unanswered, dump.unused, dump.missing)
+    return Imported(dump.root, record, dump.unanswered, dump.unused, dump.missing, origin(config, dump.answers))
 
 
 class ImportDump(Dump):
@@ -237,11 +239,20 @@ def staged_record(
     )
 
 
+def origin(config: AnswersFile, answers: Answers) -> str:
+    """Returns a sentence about the origin of the logits, and how they were computed."""
+    conversion = {
+        "label": f", with a probability of 1 for each label that it chose, and of {FLOOR:g} for the others",
+        "probabilities": f": logarithms of probabilities, with a minimum of {FLOOR:g}",
+    }
+    conversion["logprobs"] = conversion["probabilities"]
+    what = "labels" if answers.kind == "label" else answers.kind
+    return f"logits are the teacher's {what}, imported from {config.file.name}{conversion.get(answers.kind, '')}"
+
+
 def _notes(config: AnswersFile, answers: Answers, missing: dict[str, int]) -> list[str]:
     """Returns notes for readers about the origin of the logits."""
-    notes = [f"logits are the teacher's {answers.kind}, imported from {config.file.name}"]
-    if answers.kind in ("probabilities", "logprobs"):
-        notes[0] += f": logarithms of probabilities, with a minimum of {FLOOR:g}"
+    notes = [origin(config, answers)]
     if answers.num_spread:
         notes.append(
             f"{answers.num_spread:,} answers did not name every label. The remaining probability was divided "

@@ -10,7 +10,7 @@ from pipeline.parsing import names_of
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.shared_settings import PLACE, DataFlags, JsonFlags, OwnDataFlags, StoreFlags, UnverifiedFlags
 
-AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
+AnswersKind = Literal["logits", "probabilities", "logprobs", "score", "label"]
 
 
 class NewSet(StoreFlags):

@@ -1,5 +1,6 @@
 """Answers in NumPy's files, and numbers in, logits out: hand-computed, and as a property of every distribution."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipeline.tasks.task import load_task
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers, to_logits, wrong_numbers
 from teacher.imported.import_settings import AnswersFile, AnswersKind
 from tests.helpers.messages import naming
+from tests.helpers.multilabel import write_topics
 
 LOGITS = np.array([[2.0, -1.0], [0.5, 0.25], [-3.0, 1.5]], np.float16)
 KEYS: dict[str, Any] = {"split": "train", "source_row": np.array([2, 0, 1])}
@@ -90,6 +92,68 @@ def test_files_that_are_no_named_arrays(tmp_path: Path) -> None:
             answers(tmp_path / f"{name}.npz")
     with pytest.raises(DataError, match=naming("gone.npz", "no such file")):
         answers(tmp_path / "gone.npz")
+
+
+def written(folder: Path, *values: Any, column: str = "label", task: str = "rte", **flags: Any) -> Answers:
+    path = folder / "answers.jsonl"
+    path.write_text("".join(json.dumps({column: value}) + "\n" for value in values))
+    return read_answers(AnswersFile.from_flags(file=path, task=task, teacher="any", **flags), load_task(task))
+
+
+@pytest.mark.parametrize("column", ["label", "labels"])
+def test_a_bare_label_has_a_probability_of_one(column: str, tmp_path: Path) -> None:
+    for values in (("entailment", "Not_Entailment", None), (0, 1, None), (["entailment"], ["not_entailment"], None)):
+        found = written(tmp_path, *values, column=column)
+        assert (found.kind, found.row_A.tolist()) == ("label", [0, 1])
+        assert np.exp(found.logits_AC) == pytest.approx(np.array([[1, FLOOR], [FLOOR, 1]]))
+    assert np.exp(written(tmp_path, 0, teacher_labels="not_entailment,entailment").logits_AC)[0, 1] == 1
+
+
+def test_each_label_of_a_list_has_a_probability_of_one(tmp_path: Path) -> None:
+    task = load_task(manifest=write_topics(tmp_path, ["a"]))
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"labels": [task.labels[1], task.labels[0]]}) + '\n{"labels": []}\n')
+    found = read_answers(AnswersFile.from_flags(file=path, manifest=tmp_path / "topics.yaml", teacher="any"), task)
+    assert (found.logits_AC > 0).tolist() == [
+        [True, True] + [False] * (len(task.labels) - 2),
+        [False] * len(task.labels),
+    ]
+
+
+def test_scores_by_name_are_probabilities(tmp_path: Path) -> None:
+    found = written(tmp_path, {"not_entailment": 0.75, "entailment": 0.25}, column="scores")
+    assert found.kind == "probabilities"
+    assert np.exp(found.logits_AC) == pytest.approx(of(0.25, 0.75))
+
+
+def test_numbers_come_before_labels_which_may_be_gold(tmp_path: Path) -> None:
+    path = saved(tmp_path, logits=LOGITS, label=[1, 1, 1], **KEYS)
+    assert answers(path).kind == "logits"
+    assert answers(path, answers="label").kind == "label"
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "task", "kind", "words"),
+    [
+        ("maybe", "label", "rte", DataError, ("row 0", "'maybe'", "entailment")),
+        (["entailment", "not_entailment"], "label", "rte", DataError, ("row 0", "multilabel")),
+        ("entailment", "probabilities", "rte", DataError, ("row 0", "'entailment'", "`label`")),
+        ({"entailment": 9, "not_entailment": 1}, "scores", "rte", DataError, ("row 0", "10", "`logits`")),
+        (0.9, "score", "rte", ConfigError, ("'score'", "`label`", "`probabilities`")),
+        (4.5, "label", "stsb", ConfigError, ("'label'", "`score`")),
+    ],
+)
+def test_what_is_no_answer_is_told_with_what_to_do(
+    value: Any, column: str, task: str, kind: type[DistillError], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=naming("answers.jsonl", *words)):
+        written(tmp_path, value, column=column, task=task)
+
+
+def test_labels_of_words_are_refused(tmp_path: Path) -> None:
+    task = load_task("rte").model_copy(update={"type": "token_labels"})
+    with pytest.raises(ConfigError, match=naming("rte", "gold")):
+        read_answers(AnswersFile.from_flags(file=tmp_path / "a.jsonl", task="rte", teacher="any"), task)
 
 
 NAMES = ("a", "b", "c")

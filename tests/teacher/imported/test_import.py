@@ -198,6 +198,13 @@ def test_hard_labels_are_top_1_logprobs(work: Path, tmp_path: Path) -> None:
     found = imported(work, write(tmp_path, rows), tmp_path, rest="spread")
     assert found.record.scores["validation"]["accuracy"] == 1
     assert any("136 answers" in note for note in found.record.notes)
+    for row in rows:
+        row["label"] = next(iter(row.pop("logprobs")))
+    bare = imported(work, write(tmp_path, rows), tmp_path, name="bare")
+    logits = [ExampleSet.open(one.root).read("train", ("logits",)) for one in (found, bare)]
+    assert logits[0].equals(logits[1])
+    assert bare.origin in bare.record.notes
+    assert "1e-06" in bare.origin
 
 
 @pytest.mark.parametrize(
@@ -265,7 +272,7 @@ def test_a_score_is_for_a_task_of_scores(
     said: Rows, ratings: dict[str, ExampleSet], work: Path, tmp_path: Path
 ) -> None:
     rows = [{"sentence1": row["sentence1"], "score": 1.5} for row in said]
-    assert refused(work, tmp_path, rows, ConfigError, "Give a probability")
+    assert refused(work, tmp_path, rows, ConfigError, "`probabilities`")
     for kind, logit_set in ratings.items():
         columns = ("split", "source_row", "logits")
         answers = [row for split in ROWS for row in logit_set.read(split, columns).to_pylist()]
@@ -347,6 +354,7 @@ def test_the_command_tells_what_was_left_out(said: Rows, work: Path, tmp_path: P
     assert "1 answers" in result.stderr
     assert "'train'" in result.stderr
     assert f"{VALIDATION_ROWS - 1}" in result.stdout
+    assert "the teacher's logits, imported from answers.jsonl" in result.stderr
 
 
 def test_the_command_tells_of_dev_rows_that_are_training_rows(tmp_path: Path) -> None:
