@@ -50,7 +50,8 @@ class EvaluateSettings(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFla
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --data.")
     baseline: bool = Field(
         False,
-        description="Also fit a linear model on n-grams of words and characters of the training rows, and score it.",
+        description="Also fit a linear model on n-grams of the training rows, or on words with two to either side, and "
+        "score it.",
     )
 
     @model_validator(mode="after")

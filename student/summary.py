@@ -17,10 +17,10 @@ def evaluation_tables(evaluation: dict[str, Any]) -> dict[str, tuple[list[str], 
     Args:
         evaluation: what `student.evaluate.evaluate` gives, with the scores of a ``baseline`` or without.
     """
-    n_grams = ["n-grams"] if _has_baseline(evaluation) else []
+    baseline = ["baseline"] if _has_baseline(evaluation) else []
     tables = {
         "Against gold": (
-            ["split", "metric", "student", "95 % interval", "teacher", "guessing", *n_grams],
+            ["split", "metric", "student", "95 % interval", "teacher", "guessing", *baseline],
             score_rows(evaluation),
         ),
         "Other scores": (

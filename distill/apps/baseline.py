@@ -20,9 +20,10 @@ from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
 from pipeline.file_names import RUN_RECORD
 from pipeline.query.mixture import open_sets
-from pipeline.record_file import read_work_record
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds import open_set
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold, predicted_scores, probabilities
@@ -66,8 +67,9 @@ def baseline_scores(
     if STUDENTS in record:
         raise ConfigError(f"--baseline: {config.run} has a student for each of several tasks. Give the folder of one.")
     paths = trained_sets(record, config.store)
-    if not isinstance(open_set(paths[0], config.allow_unverified), ExampleSet):
-        raise ConfigError("--baseline: a bag of words does not label words. Remove the flag.")
+    first = open_set(paths[0], config.allow_unverified)
+    if isinstance(first, TokenLabelSet):
+        return _of_words(config, record, first, metrics, rows)
     logit_set = open_sets(paths, record["settings"].get("mix"), config.allow_unverified)
     train = _training_rows(logit_set, record["settings"]["query"])
     console.note(f"--baseline: fitting n-grams of words and characters on {len(train):,} rows")
@@ -79,6 +81,19 @@ def baseline_scores(
         tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
         splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
     return {split: scores_of(system, one, metrics) for split, one in splits.items() if len(one)}, system.num_bytes
+
+
+def _of_words(
+    config: EvaluateSettings, record: Record, trained: TokenLabelSet, metrics: tuple[Metric, ...], rows: pa.Table | None
+) -> tuple[dict[str, dict[str, float]], int]:
+    from distill.apps.word_baseline import read_sentences, word_baseline_scores
+
+    if config.data is not None and rows is not None:
+        splits = {config.data.name: rows.select(["sentence1", "label"]).rename_columns(["words", "label"])}
+    else:
+        tested = TokenLabelSet.open(evaluated_sets(record, config.set, config.store)[0], config.allow_unverified)
+        splits = {split: read_sentences(tested, split) for split in tested.splits if split != TRAIN}
+    return word_baseline_scores(trained, splits, metrics)
 
 
 def _training_rows(logit_set: ExampleSet, query: str) -> Rows:
@@ -208,17 +223,19 @@ def _fit_labels(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
     with warnings.catch_warnings():
         # A fit that stops early is a slightly weaker baseline.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        strength = _strength(make(), x_NF, train.label_N) if is_tuned and len(train) >= LEAST_ROWS else USUAL_STRENGTH
+        strength = best_strength(make(), x_NF, train.label_N) if is_tuned else USUAL_STRENGTH
         if train.label_N.ndim == 1:
             return make(C=strength).fit(x_NF, train.label_N)
         return each_label(partial(make, C=strength), x_NF, train.label_N)
 
 
-def _strength(one: Any, x_NF: Any, gold: Ints) -> float:
+def best_strength(one: Any, x_NF: Any, gold: Ints) -> float:
     """Returns the regularisation with the best score in cross-validation."""
     from sklearn.model_selection import GridSearchCV
     from sklearn.multiclass import OneVsRestClassifier
 
+    if len(gold) < LEAST_ROWS:
+        return USUAL_STRENGTH
     if gold.ndim > 1:
         # A constant label has no model and no influence on the choice.
         varies_C = gold.min(axis=0) < gold.max(axis=0)

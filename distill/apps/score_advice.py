@@ -24,9 +24,11 @@ SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the 
 MOST_NAMED = 10  # labels in a sentence
 TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
 STUDENT_ADVICE = (
-    "The bag may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump --unlabelled) help "
-    "students most."
+    "It may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump --unlabelled) help students "
+    "most."
 )
+WORDS_ADVICE = "It may be the better choice. A teacher of a larger encoder and more sentences help students most."
+ARE_COPIES = "have the text of a training row, so scores are too high"
 CORRELATIONS = ("pearson", "spearmanr")
 SURE = 0.5  # this far from guessing to perfect, gold is reversed rather than hard to predict
 LONGER = "Train it on more rows, or for more epochs (--num-train-epochs)."
@@ -100,17 +102,31 @@ def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
     if TRAIN not in logit_set.splits:
         return []
     if isinstance(logit_set, TokenLabelSet):
-        shards = (part for shard in logit_set.shards(TRAIN) for part in logit_set.read_shard(shard))
-        words = pa.concat_tables(part.select(["words"]) for part in shards)
-        keys, trained = input_keys(rows), input_keys(words.rename_columns(["sentence1"]))
+        keys, trained = input_keys(rows), _word_keys(logit_set, TRAIN)
     elif isinstance(logit_set, ExampleSet):
         keys, trained = _text_keys(rows, logit_set)
     else:
         return []
-    count = pc.sum(pc.is_in(keys, trained, skip_nulls=True)).as_py() or 0
-    if not count:
-        return []
-    return [f"{count:,} of {rows.num_rows:,} rows have the text of a training row, so the scores are too high."]
+    count = _num_copies(keys, trained)
+    return [f"{count:,} of {rows.num_rows:,} rows {ARE_COPIES}."] if count else []
+
+
+def judge_words(logit_set: TokenLabelSet) -> list[str]:
+    """Counts by dev split the sentences of a set that copy a training row."""
+    keys = {name: _word_keys(logit_set, name) for name in logit_set.splits}
+    trained = keys.pop(TRAIN, pa.nulls(0, pa.string()))
+    counts = {name: _num_copies(own, trained) for name, own in keys.items()}
+    return [f"{name}: {count:,} of {len(keys[name]):,} rows {ARE_COPIES}." for name, count in counts.items() if count]
+
+
+def _num_copies(keys: pa.Array, trained: pa.Array) -> int:
+    return pc.sum(pc.is_in(keys, trained, skip_nulls=True)).as_py() or 0
+
+
+def _word_keys(logit_set: TokenLabelSet, split: str) -> pa.Array:
+    """Returns the keys of the sentences of a split, which are equal for copies."""
+    shards = (part for shard in logit_set.shards(split) for part in logit_set.read_shard(shard))
+    return input_keys(pa.concat_tables(part.select(["words"]) for part in shards).rename_columns(["sentence1"]))
 
 
 def _left_out(parts: Mapping[str, Any]) -> Iterator[str]:
@@ -162,7 +178,8 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
     if silent:
         yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
-    yield from (f"{line} {STUDENT_ADVICE}" for line in _below_baseline("student", student, "by_label", parts))
+    advice = WORDS_ADVICE if "span_f1" in student else STUDENT_ADVICE
+    yield from (f"{line} {advice}" for line in _below_baseline("student", student, "by_label", parts))
     first = next(iter(student), None)
     if first is None:
         return
@@ -217,7 +234,8 @@ def _below_baseline(who: str, own: Scores, by_label: str, parts: Mapping[str, An
         if metric in own and own[metric] < theirs
     ]
     if below:
-        yield f"A bag of n-grams is better than the {who} by {' and '.join(below)}."
+        what = "linear model of five words" if "span_f1" in baseline else "bag of n-grams"
+        yield f"A {what} is better than the {who} by {' and '.join(below)}."
 
 
 def _silent(by_label: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -78,15 +78,22 @@ def _extended(folder: CollectedFolder) -> Result:
 
 def warn_about_scores(result: Result, root: Path) -> None:
     """Adds what helps to judge dev scores: dev rows that are also training rows, silent labels, and a baseline."""
-    from distill.apps.score_advice import judge
+    from distill.apps.score_advice import ARE_COPIES, judge, judge_words
     from distill.apps.teacher_advice import judged_set
+    from pipeline.sets.kinds import open_set
     from pipeline.sets.kinds.examples import ExampleSet
+    from pipeline.sets.kinds.token_labels import TokenLabelSet
 
-    logit_set = ExampleSet.open(root)
+    logit_set = open_set(root)
+    if isinstance(logit_set, TokenLabelSet):
+        for line in judge_words(logit_set):
+            result.warn(line)
+        return
+    assert isinstance(logit_set, ExampleSet), "other kinds have no gold"
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
         rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
         query = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
-        result.warn(f"{row['split']}: {rows} have the text of a training row, so scores are too high. {query}")
+        result.warn(f"{row['split']}: {rows} {ARE_COPIES}. {query}")
     for split, parts in judged_set(logit_set).items():
         lines = judge(parts)
         for line in lines:

@@ -87,7 +87,7 @@ def dump_teacher(settings: DumpSettings) -> Result:
         _add_variants(result, record.augmentation)
     if record.unlabelled:
         result.pairs("unlabelled rows", record.unlabelled.lines())
-    if record.state == "verified" and record.kind == "examples":
+    if record.state == "verified" and record.kind in ("examples", "token_labels"):
         warn_about_scores(result, settings.place.store / record.name)
     return result
 

@@ -5,7 +5,7 @@ Unusual but valid training rows are reported before anything is trained.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,17 @@ class Source:
     warnings: list[str] = field(default_factory=list)
     unlabelled: int = 0
     kept: dict[str, pa.Table] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> "Source":
+        """The rows with texts. Labelled words are joined by spaces."""
+        splits = {}
+        for split, rows in self.splits.items():
+            place = rows.schema.get_field_index("sentence1")
+            is_text = pa.types.is_string(rows.schema.field(place).type)
+            texts = rows.column(place) if is_text else pc.binary_join(rows.column(place), " ")
+            splits[split] = rows.set_column(place, "sentence1", texts)
+        return replace(self, splits=splits)
 
     def own(self, split: str) -> pa.Table:
         """Returns the task's own rows of a split."""
@@ -331,7 +342,17 @@ def _text(
 def _words(
     table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str], taken: Sequence[str]
 ) -> pa.Array:
-    """Returns the column of words. Adds to the problems and to the warnings."""
+    words = word_column(table, place, accepted, problems, taken)
+    empty = blank(words)
+    if pc.any(empty).as_py():
+        warnings.append(f"{place}: {accepted[0]!r} has no word in {row_numbers(empty)}")
+    return words
+
+
+def word_column(
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> pa.Array:
+    """Returns a column of words as lists of strings. Adds to the problems. See `column_name`."""
     name = column_name(table.column_names, place, accepted, problems, taken)
     if name is None:
         return pa.nulls(table.num_rows, WORD_LISTS)
@@ -346,7 +367,4 @@ def _words(
     elif words.flatten().null_count:
         lacking = pa.array([None in row for row in words.to_pylist()])
         problems.append(f"{place}: a word of {name!r} is null in {row_numbers(lacking)}")
-    empty = blank(words)
-    if pc.any(empty).as_py():
-        warnings.append(f"{place}: {name!r} has no word in {row_numbers(empty)}")
     return words

@@ -57,17 +57,17 @@ class Pieces:
         number_W = np.full(offsets[-1], otherwise, dtype=np.int64)
         is_first_T = self.is_first_T
         # The first token stands for its word, as in the evaluation of BERT on CoNLL (Devlin et al. 2019).
-        number_W[self._place_T(offsets)[is_first_T]] = number_T[is_first_T]
+        number_W[self.place_T(offsets)[is_first_T]] = number_T[is_first_T]
         return Ragged(number_W, offsets)
 
     def on_first(self, number_W: Ragged, otherwise: int) -> Ints:
         """Returns the number of each word on its first token [T], and ``otherwise`` on the other tokens."""
         is_first_T = self.is_first_T
         number_T = np.full(len(is_first_T), otherwise, dtype=np.int64)
-        number_T[is_first_T] = number_W.flat[self._place_T(number_W.offsets)[is_first_T]]
+        number_T[is_first_T] = number_W.flat[self.place_T(number_W.offsets)[is_first_T]]
         return number_T
 
-    def _place_T(self, word_offsets: Ints) -> Ints:
+    def place_T(self, word_offsets: Ints) -> Ints:
         """Returns the position of each token's word among the words of all sentences."""
         return np.repeat(word_offsets[:-1], self.word_ids.lengths) + self.word_ids.flat
 

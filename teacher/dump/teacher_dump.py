@@ -133,14 +133,9 @@ class TaskDump(TeacherDump):
         return load_token_encoder(self.logits, self.task, self.model, self.forward.max_seq_length)
 
     @cached_property
-    def texts(self) -> Source:
-        """The rows as texts, for estimates of length."""
-        return self.source
-
-    @cached_property
     def amount(self) -> Amount:
         """The amount of the teacher's input, including all possible variants."""
-        return amount(self.texts)
+        return amount(self.source.texts)
 
     @cached_property
     def expected_bytes(self) -> int:
@@ -154,7 +149,7 @@ class TaskDump(TeacherDump):
     def estimated_tokens(self) -> tuple[int, Ints]:
         """Returns the approximate number of the teacher's tokens, and the lengths of some rows."""
         length = self.forward.max_seq_length
-        return estimated_tokens(self.texts, self.amount, self.task.is_pair, length, self.windows)
+        return estimated_tokens(self.source.texts, self.amount, self.task.is_pair, length, self.windows)
 
     def plan(self) -> Plan:
         tokens, length_R = self.estimated_tokens()

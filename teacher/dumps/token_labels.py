@@ -1,20 +1,19 @@
 """Stage one on labelled words: writes a teacher's logits of every token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.arrays import Floats, Ints
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet, words_hashes, words_table
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.signals import Signals, TokenLogits
-from pipeline.sources import Source, load_word_source
+from pipeline.sources import load_word_source
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Task
@@ -43,16 +42,6 @@ class TokenLabelsDump(TaskDump):
         source = load_word_source(task, rows.data, rows.split_names)
         super().__init__(run, place, task.name, command, logits, task, source)
         self.rows = Rows(self.source, None)
-
-    @cached_property
-    def texts(self) -> Source:
-        """The rows as texts, with spaces between words."""
-        splits = {}
-        for split, rows in self.source.splits.items():
-            place = rows.schema.get_field_index("sentence1")
-            # Only for estimates of length, where spaces between words come close enough.
-            splits[split] = rows.set_column(place, "sentence1", pc.binary_join(rows.column("sentence1"), " "))
-        return replace(self.source, splits=splits)
 
     @cached_property
     def expected_bytes(self) -> int:

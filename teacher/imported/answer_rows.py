@@ -1,14 +1,16 @@
 """Reads the predictions in a file, and converts them to logits in the task's order of labels.
 
-A row's answer is a list of numbers, an object from label to number, or a label. CSV contains lists and objects as JSON.
-A missing or empty answer means that the teacher did not answer. NumPy's files contain named arrays with the answers and
-with their rows.
-Shapes: N rows of the file, A of them with an answer, C logits.
+A row's answer is a list of numbers, an object from label to number, or a label. For labelled words, it is a list with
+such an answer for each word. CSV contains lists and objects as JSON. A missing or empty answer means that the teacher
+did not answer. NumPy's files contain named arrays with the answers and with their rows.
+
+Shapes: N rows of the file, A of them with an answer, W rows of logits, C logits.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 from zipfile import BadZipFile
@@ -17,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import refuse_lfs_pointer
 from pipeline.parsing import names_of
@@ -118,7 +120,8 @@ class Answers:
         target: the meaning of the logits.
         labels: the order of labels in lists of numbers.
         row_A: rows of the file with an answer, ascending.
-        logits_AC: float32, their logits in the task's order.
+        words: for each answer, the rows of its logits: one, or one for each labelled word.
+        logits_WC: float32, the logits of all answers in the task's order.
         num_spread: how many answers did not name every label.
     """
 
@@ -127,8 +130,13 @@ class Answers:
     target: Target
     labels: tuple[str, ...]
     row_A: Ints
-    logits_AC: Floats
+    words: Ragged
+    logits_WC: Floats
     num_spread: int
+
+    def logits(self, answers: Sequence[int] | Ints) -> Floats:
+        """Returns the logits of some answers [W, C], one answer after the other."""
+        return self.logits_WC[self.words.take(answers).flat]
 
 
 def read_answers(config: AnswersFile, task: Task) -> Answers:
@@ -138,11 +146,6 @@ def read_answers(config: AnswersFile, task: Task) -> Answers:
         ConfigError: if the kind of answers is ambiguous, or does not fit the task or the flags.
         DataError: if the file cannot be read or has no answers, or listing every wrong answer.
     """
-    if task.type == "token_labels":
-        raise ConfigError(
-            f"task {task.name!r} labels words, and only answers for whole texts are read. Use these labels as the "
-            "gold of the task's files."
-        )
     is_numpy = config.file.suffix.lower() in ENDINGS
     table, stated = read_arrays(config.file) if is_numpy else (open_rows(config.file).table(), ())
     renamed = {other: name for name, other in ALIASES.items() if name not in table.column_names}
@@ -160,23 +163,40 @@ def read_answers(config: AnswersFile, task: Task) -> Answers:
     row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):
         raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
-    numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
+    given = [values[row] for row in row_A]
+    words = Ragged(np.arange(len(given)), np.arange(len(given) + 1))
+    if task.type == "token_labels":
+        given, words = _by_word(given)
+    row_W = np.repeat(row_A, words.lengths)
+    numbers_WC, problems = _numbers(given, labels, target)
     if target.has_label_lists:
-        problems = wrong_multilabel(kind, numbers_AC, target.names) | problems
+        problems = wrong_multilabel(kind, numbers_WC, target.names) | problems
     elif kind != "score":
-        problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
-    raise_all(DataError, str(config.file), [f"{rows}: {kind}: {what}" for what, rows in _by_problem(problems, row_A)])
-    num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
+        problems = wrong_numbers(kind, numbers_WC, target.names, config.rest == "spread") | problems
+    raise_all(DataError, str(config.file), [f"{rows}: {kind}: {what}" for what, rows in _by_problem(problems, row_W)])
+    num_spread = int(np.isnan(numbers_WC).any(axis=1).sum())
     as_logits = to_logits_multilabel if target.has_label_lists else to_logits
-    return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
+    return Answers(table, kind, target, labels, row_A, words, as_logits(kind, numbers_WC), num_spread)
 
 
-def _one_hot(column: pa.ChunkedArray, task: Task, file: Path) -> list[list[float] | None]:
-    """Returns 1 for each label of a row and 0 for the others, or None for a row without an answer."""
+def _by_word(answers: Sequence[Any]) -> tuple[list[Any], Ragged]:
+    """Returns the answers to labelled words, and for each sentence their numbers."""
+    lists = [answer if isinstance(answer, list) else [answer] for answer in answers]
+    by_word = [one if isinstance(one, ValueError) else _parsed(one) for one in chain.from_iterable(lists)]
+    offsets = np.concatenate([[0], np.cumsum(list(map(len, lists)), dtype=np.int64)])
+    nothing = ValueError("a word has no answer")
+    return [nothing if one in MISSING else one for one in by_word], Ragged(np.arange(offsets[-1]), offsets)
+
+
+def _one_hot(column: pa.ChunkedArray, task: Task, file: Path) -> list[Any]:
+    """Returns 1 for each label of a row or word and 0 for the others, or None for a row without an answer."""
     problems: list[str] = []
     labels = LABEL_READERS[task.type](task, plain(column), str(file), problems)
     problems = [problem.removeprefix(f"{file}: ") for problem in problems]
     raise_all(DataError, f"{file}: answers to correct, or to leave empty (null)", problems)
+    if task.type == "token_labels":
+        one_hot = np.eye(len(task.labels))
+        return [None if row is None else one_hot[row].tolist() for row in labels.to_pylist()]
     rows = [row if row is None or isinstance(row, list) else [row] for row in labels.to_pylist()]
     return [None if row is None else [float(label in row) for label in range(len(task.labels))] for row in rows]
 

@@ -32,8 +32,9 @@ from teacher.dump.driver import Dump, Executor, run_dump
 from teacher.dump.extend import new_shards, new_version, reused, take_over
 from teacher.dump.rows import Rows, amount
 from teacher.imported.answer_rows import to_logits, wrong_numbers
-from teacher.imported.import_answers import PRECISION, ImportJob, Matched
+from teacher.imported.import_answers import PRECISION, ImportJob
 from teacher.imported.import_settings import CollectedFolder
+from teacher.imported.match import Matched
 from teacher.unlabelled import choose_rows, count_truncated, with_unlabelled
 
 COLUMNS = ("source_row", "sentence1", "sentence2", "label", "score")

@@ -1,39 +1,39 @@
-"""``distill import``: writes a file of any teacher's answers as a set of examples, without torch and transformers.
+"""``distill import``: writes a file of any teacher's answers to texts or to labelled words as a set, without torch.
 
 The record of such a set lists the unknown facts about the teacher. Students use a given tokenizer, or one that is built
-from the words of the training texts. Answers are matched to a task's rows by split and source row, or by text, and
-never by position.
+from the words of the training texts.
 
-Shapes: A answers, M rows of a split with an answer, C logits.
+Shapes: M rows of logits of a split, T tokens, C logits.
 """
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.errors import ConfigError
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import read_small_file, require_space, sha256
 from pipeline.parsing import as_names
 from pipeline.sets.file_columns import write_file_columns
 from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.examples import shard_table, text_hashes
+from pipeline.sets.kinds.token_labels import words_table
 from pipeline.sets.record import SetRecord, staged
-from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
-from pipeline.sets.signals import Logits, Signals
-from pipeline.sources import Source, load_source, sentences
-from pipeline.sources.columns import plain_table, text_column
-from pipeline.tasks.target import gold_arrays
+from pipeline.sets.record_parts import KindName, Setting, Shard, TeacherRecord
+from pipeline.sets.signals import Logits, Signals, TokenLogits
+from pipeline.sources import Source, load_source, load_word_source, sentences
+from pipeline.tasks.target import NO_LABEL, gold_arrays
 from pipeline.tasks.task import TRAIN, Task, load_task
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import (
@@ -45,15 +45,16 @@ from pipeline.text.tokenizer import (
     wordpiece,
 )
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
+from pipeline.text.word_pieces import read_pieces
 from teacher.dump.driver import Dump, Executor, run_dump
 from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record, tokenizer_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers
 from teacher.imported.import_settings import AnswersFile
+from teacher.imported.match import Matched, match
 from teacher.models.label_order import check_label_order
 
 LIBRARIES = ("distill-offline", "tokenizers", "pyarrow")
-KEYS = ("split", "source_row")
 PRECISION = "unknown"
 MAX_WORDS, LEAST_COUNT = 30_000, 2
 
@@ -79,14 +80,6 @@ class Imported:
     origin: str
 
 
-@dataclass(frozen=True)
-class Matched:
-    """The numbers of the rows of a split with an answer, ascending, and their logits in float32."""
-
-    source_row_M: Ints
-    logits_MC: Floats
-
-
 def import_answers(config: AnswersFile, command: str) -> Imported:
     """Writes the answers of a file as a verified logit set, or resumes it.
 
@@ -110,10 +103,12 @@ class ImportDump(Dump):
         self.task = load_task(config.task, config.manifest)
         # First, because loading the task's rows may mean a download.
         self.answers = read_answers(config, self.task)
-        source = load_source(self.task, config.data, config.split_names)
+        self.labels_words = self.task.type == "token_labels"
+        load = load_word_source if self.labels_words else load_source
+        source = load(self.task, config.data, config.split_names)
         matched, self.unused = match(self.answers, str(config.file), self.task, source)
         self.missing = {
-            split: rows.num_rows - len(matched[split].source_row_M) for split, rows in source.splits.items()
+            split: rows.num_rows - len(np.unique(matched[split].source_row_M)) for split, rows in source.splits.items()
         }
         self.matched = {split: part for split, part in matched.items() if len(part.source_row_M)}
         splits = {split: source.splits[split] for split in self.matched}
@@ -121,18 +116,20 @@ class ImportDump(Dump):
         # The commonest mistake in files of answers is another order of labels, so it is looked for before anything is
         # written.
         for split, part in self.matched.items():
-            gold = gold_arrays(self.answers.target, splits[split].take(pa.array(part.source_row_M)))
+            rows = splits[split].take(pa.array(np.unique(part.source_row_M)))
+            gold = word_gold(rows) if self.labels_words else gold_arrays(self.answers.target, rows)
             labels, is_stated = self.answers.labels, bool(config.teacher_labels)
             check_label_order(self.answers.target, config.teacher, labels, part.logits_MC, *gold, is_stated)
+        texts_of = source.texts.splits
         if config.tokenizer:
             tokenizer = read_tokenizer(config.tokenizer)
         else:
-            read = [source.splits[TRAIN]] if TRAIN in source.splits else list(source.splits.values())
+            read = [texts_of[TRAIN]] if TRAIN in texts_of else list(texts_of.values())
             texts = chain.from_iterable(part for rows in read for part in sentences(rows) if part is not None)
             tokenizer = tokenizer_of_texts(texts)
         self.reader = TextReader.of(tokenizer)
         if config.tokenizer:
-            first = next(iter(self.source.splits.values())).slice(0, KNOWN_ROWS)
+            first = next(iter(self.source.texts.splits.values())).slice(0, KNOWN_ROWS)
             inputs = self.reader.tokenize(*sentences(first), config.max_seq_length)
             require_known(tokenizer, inputs, f"--tokenizer {config.tokenizer}")
         self.root: Path = config.store / config.set_name(self.task.name)
@@ -144,7 +141,7 @@ class ImportDump(Dump):
         return int(self.answers.table.num_rows) - len(self.answers.row_A)
 
     def probe(self) -> None:
-        require_space(self.root.parent, amount(self.source).expected_bytes)
+        require_space(self.root.parent, amount(self.source.texts).expected_bytes)
 
     @cached_property
     def record(self) -> SetRecord:
@@ -160,7 +157,8 @@ class ImportDump(Dump):
         write_file_columns(self.root, self.source.kept)
 
     def job(self, record: SetRecord) -> "ImportJob":
-        return ImportJob(record, None, PRECISION, 0, self.matched, self.reader)
+        job = ImportWordsJob if self.labels_words else ImportJob
+        return job(record, None, PRECISION, 0, self.matched, self.reader)
 
 
 @dataclass(frozen=True)
@@ -192,6 +190,35 @@ class ImportJob(RowJob[pa.Table]):
             advance(shard.stop - shard.start)
 
 
+@dataclass(frozen=True)
+class ImportWordsJob(ImportJob):
+    """Writes labelled words. All tokens of a word have its logits."""
+
+    def read(self, rows: Rows, shard: Shard) -> Iterator[pa.Table]:
+        yield rows.read(shard)
+
+    def tables(
+        self, rows: Rows, shard: Shard, batches: Iterator[pa.Table], advance: Advance, statistics: Statistics
+    ) -> Iterator[pa.Table]:
+        matched = self.matched[shard.split]
+        first, last = np.searchsorted(matched.source_row_M, [shard.start, shard.stop])
+        room = self.record.max_seq_length - self.reader.tokenizer.num_special_tokens_to_add(False)
+        for sentences_ in batches:
+            words = sentences_.column("sentence1")
+            pieces = read_pieces(self.reader, words.to_pylist(), room)
+            offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(words).to_numpy())])
+            logits_TC = matched.logits_MC[first:last][pieces.place_T(offsets)]
+            yield words_table(self.record, shard, sentences_, pieces, logits_TC)
+            advance(shard.stop - shard.start)
+
+
+def word_gold(rows: pa.Table) -> tuple[Ints, Floats]:
+    """Returns the label of each word of labelled sentences, ``NO_LABEL`` without gold, and NaN for its score."""
+    pairs = zip(rows.column("sentence1").to_pylist(), rows.column("label").to_pylist(), strict=True)
+    gold = [one for words, label in pairs for one in ([NO_LABEL] * len(words) if label is None else label)]
+    return np.array(gold, dtype=np.int64), np.full(len(gold), np.nan, dtype=np.float32)
+
+
 def staged_record(
     config: AnswersFile,
     task: Task,
@@ -203,14 +230,18 @@ def staged_record(
     command: str,
 ) -> SetRecord:
     """Describes the set of a file of answers. Its fingerprint covers everything that determines rows and logits."""
-    ids = tokenizer_record(tokenizer)
+    ids, target = tokenizer_record(tokenizer), answers.target
+    kind: KindName = "examples"
+    signals = Signals(logits=Logits(target=target))
+    if task.type == "token_labels":
+        kind, signals = "token_labels", Signals(token_logits=TokenLogits(target=target))
     splits = {
         split: part.model_copy(update={"absent": missing[split]}) for split, part in split_records(task, source).items()
     }
     settings: dict[str, Setting] = {
-        "signal": "logits",
+        "signal": "token_logits" if kind == "token_labels" else "logits",
         "task": f"{task.name} version {task.version}",
-        "target": answers.target.model_dump_json(),
+        "target": target.model_dump_json(),
         "teacher": config.teacher,
         "teacher.imported": file_sha256,
         "teacher.labels": as_names(answers.labels),
@@ -225,8 +256,8 @@ def staged_record(
         command,
         LIBRARIES,
         name=config.set_name(task.name),
-        kind="examples",
-        signals=Signals(logits=Logits(target=answers.target)),
+        kind=kind,
+        signals=signals,
         task=task_record(task, source),
         teacher=TeacherRecord(name=config.teacher, answers_sha256=file_sha256, labels=answers.labels),
         tokenizer=ids,
@@ -234,7 +265,7 @@ def staged_record(
         precision=PRECISION,
         source=source.description,
         splits=splits,
-        shards=all_shards(source, config.rows_per_shard),
+        shards=all_shards(source, config.rows_per_shard, folder=kind),
         notes=(*source.warnings, *_notes(config, answers, missing)),
     )
 
@@ -298,103 +329,3 @@ def tokenizer_of_texts(texts: Iterable[str]) -> Tokenizer:
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in ranked if counts[word] >= LEAST_COUNT][:MAX_WORDS]
     return wordpiece([*letters, *(f"##{letter}" for letter in letters), *words], strip_accents=False)
-
-
-def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dict[str, Matched], int]:
-    """Returns the rows of each split with an answer, and the number of answers without a row of the task.
-
-    Raises:
-        DataError: if the file has neither keys nor texts, if a key or a text has two answers, if a text differs from
-            that of the row with its key, or if no answer belongs to a row of the task.
-    """
-    table = plain_table(answers.table)  # Arrow cannot select rows of every other type
-    rows, by_key = table.take(pa.array(answers.row_A)), all(k in answers.table.column_names for k in KEYS)
-    texts = _texts_of(rows, place, task, is_needed=not by_key)
-    keys: Sequence[Hashable]
-    if by_key:
-        keys = _keys(rows, place, answers.row_A)
-        if texts is not None:
-            # Keys of another version of the data would match silently, so texts are compared wherever both exist.
-            _check_texts(keys, texts, place, answers.row_A, source)
-    else:
-        assert texts is not None, "asked for"
-        keys = texts
-    answer_of = _one_answer_each(keys, answers, place)
-    matched, used = {}, set[int]()
-    for split, split_rows in source.splits.items():
-        wanted = [(split, row) for row in range(split_rows.num_rows)] if by_key else _sentences(split_rows)
-        found = [(row, answer_of[key]) for row, key in enumerate(wanted) if key in answer_of]
-        used.update(a for _, a in found)
-        places = np.array([a for _, a in found], dtype=np.int64)
-        matched[split] = Matched(np.array([row for row, _ in found], dtype=np.int64), answers.logits_AC[places])
-    if not used:
-        what = "keys" if by_key else "texts"
-        raise DataError(
-            f"{place}: none of its {len(keys):,} {what} is in {source.description}. Check that these are the same data"
-        )
-    return matched, len(answer_of) - len(used)
-
-
-def _sentences(rows: pa.Table) -> list[tuple[str, str | None]]:
-    return list(zip(*(rows.column(name).to_pylist() for name in ("sentence1", "sentence2")), strict=True))
-
-
-def _texts_of(rows: pa.Table, place: str, task: Task, is_needed: bool) -> list[tuple[str, str | None]] | None:
-    """Returns the texts of rows with an answer, or None if the file has no texts and they are not needed."""
-    columns, problems = dict[str, pa.Array](), list[str]()
-    for name, own in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
-        accepted = dict.fromkeys([*(own or ()), name])
-        if own is None:
-            columns[name] = pa.nulls(rows.num_rows, pa.string())
-        elif is_needed or any(column in rows.column_names for column in accepted):
-            columns[name] = text_column(rows, place, list(accepted), problems)
-        else:
-            return None
-    if problems and is_needed:
-        problems.append("Instead of texts, the columns split and source_row can identify the task's rows")
-    raise_all(DataError, place, [problem.removeprefix(f"{place}: ") for problem in problems])
-    return _sentences(pa.table(columns))
-
-
-def _keys(rows: pa.Table, place: str, row_A: Ints) -> list[tuple[str, int]]:
-    splits, numbers = (rows.column(name).to_pylist() for name in KEYS)
-    keys, problems = [], []
-    for row, split, number in zip(row_A.tolist(), splits, numbers, strict=True):
-        try:
-            keys.append((str(split), _as_integer(number)))
-        except (TypeError, ValueError, OverflowError):
-            problems.append(f"row {row}: source_row {number!r} is not a row's number")
-    raise_all(DataError, place, problems)
-    return keys
-
-
-def _as_integer(number: Any) -> int:
-    whole = int(number)
-    # 3.0 is accepted because CSV readers make floats of columns with gaps. 3.5 is an error.
-    if whole != float(number):
-        raise ValueError
-    return whole
-
-
-def _check_texts(keys: Sequence[Any], texts: Sequence[Any], place: str, row_A: Ints, source: Source) -> None:
-    own = {split: _sentences(rows) for split, rows in source.splits.items()}
-    problems = [
-        f"row {row}: its text differs from that of source row {number} of {split!r}: {text[0]!r}, there "
-        f"{theirs[number][0]!r}"
-        for row, (split, number), text in zip(row_A.tolist(), keys, texts, strict=True)
-        if 0 <= number < len(theirs := own.get(split, [])) and theirs[number] != text
-    ]
-    raise_all(DataError, place, problems)
-
-
-def _one_answer_each(keys: Sequence[Hashable], answers: Answers, place: str) -> dict[Hashable, int]:
-    """Returns the answer to each key. The same answer may be repeated."""
-    first, problems = dict[Hashable, int](), []
-    for a, key in enumerate(keys):
-        before = first.setdefault(key, a)
-        # The same answer twice is harmless. Two different ones would make the result depend on their order.
-        if before != a and not np.array_equal(answers.logits_AC[before], answers.logits_AC[a]):
-            rows = f"rows {answers.row_A[before]} and {answers.row_A[a]}"
-            problems.append(f"{rows}: two answers to {key!r}. Keep one")
-    raise_all(DataError, place, problems)
-    return first

@@ -26,8 +26,9 @@ from distill.apps.baseline import NAME as BASELINE
 from distill.apps.cells import run_command
 from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, FILE_ROW, Look, counted, look_at, with_scores_of
 from distill.apps.systems import WEIGHT_FILES, bytes_of
+from distill.apps.word_baseline import NAME as WORD_BASELINE
 from pipeline import console
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import DataError
 from pipeline.file_names import RUN_RECORD, TOKENIZER_FILE
 from pipeline.files import make_folder, write_atomically, write_text
 from pipeline.record_file import read_work_record
@@ -72,15 +73,11 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     """Looks at a file and runs every step; repeated, it goes on from what is finished.
 
     Raises:
-        ConfigError: if a column is not there, or labels of words have no encoder.
+        ConfigError: if a column is not there.
         DataError: if a file cannot be read, or its labels are no labels.
         DistillError: if a step fails.
     """
     look, name = look_at(config.file, config.texts, config.label, config.columns), config.task_name
-    if look.type == "token_labels" and not config.has_teacher:
-        raise ConfigError(
-            "--model-name-or-path none: labels of words cannot be imported. Give an encoder to fine-tune."
-        )
     if config.test is not None:
         look = with_scores_of(look, config.test)
     manifest = _manifest(name, look)
@@ -95,7 +92,7 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     if not config.has_teacher:
         console.note("teacher: none. The student learns from the labels alone, and no further text can be labelled")
     with_page = _can_have(PAGE, "matplotlib", "report")
-    with_baseline = look.type != "token_labels" and _can_have("comparison with n-grams", "sklearn", "sklearn")
+    with_baseline = _can_have("comparison with a baseline", "sklearn", "sklearn")
     make_folder(folder / "data" / name)
     # The commands below are repeatable in this folder.
     console.note(f"$ cd {shlex.quote(str(folder))}")
@@ -115,7 +112,8 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     if config.has_teacher:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher", WEIGHT_FILES)
     if "baseline" in evaluation:
-        scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
+        name = WORD_BASELINE if look.type == "token_labels" else BASELINE
+        scores[name], sizes[name] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
     num_tested = evaluation["rows"]["scored"]
     return Found(look, num_tested, scores, sizes, evaluation["judgements"], next_commands(config, folder, look))
 
@@ -261,7 +259,8 @@ def _make_set(config: OwnFile, folder: Path, look: Look, rows: Sequence[dict[str
     answers = pa.Table.from_pylist(_gold_answers(look, rows))
     write_atomically(folder / "labels.parquet", partial(pq.write_table, answers))
     tokenizer = bert_uncased()
-    share = share_of_whole_words(tokenizer, (row[text] for row in look.rows for text in look.texts))
+    texts = (row[text] for row in look.rows for text in look.texts)
+    share = share_of_whole_words(tokenizer, (one if isinstance(one, str) else " ".join(one) for one in texts))
     if share >= LEAST_KNOWN:
         console.note(f"words: {share:.0%} are in BERT's vocabulary, so the student starts from distill's vectors of it")
         write_text(folder / TOKENIZER_FILE, tokenizer.to_str())
@@ -276,15 +275,21 @@ def usual_epochs(look: Look) -> int:
 
 def _gold_answers(look: Look, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Gold as the predictions of a teacher. Texts with several labels get their mean."""
-    golds = defaultdict[tuple[str, ...], list[Any]](list)
+    copies = defaultdict[str, list[dict[str, Any]]](list)
     for row in rows:
-        golds[tuple(row[name] for name in look.texts)].append(row[look.label])
-    return [dict(zip(look.texts, texts, strict=True)) | _answer(look, gold) for texts, gold in golds.items()]
+        copies[json.dumps([row[name] for name in look.texts])].append(row)
+    return [
+        {name: same[0][name] for name in look.texts} | _answer(look, [row[look.label] for row in same])
+        for same in copies.values()
+    ]
 
 
 def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     if look.type == "regression":
         return {"score": fmean(map(float, golds))}
+    if look.type == "token_labels":
+        by_word = zip(*golds, strict=True)
+        return {"probabilities": [[fmean(name == one for one in word) for name in look.labels] for word in by_word]}
     held = [set(gold) if isinstance(gold, list) else {gold} for gold in golds]
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
@@ -293,7 +298,6 @@ def next_commands(config: OwnFile, folder: Path, look: Look) -> list[str]:
     """Returns the commands that users want next. The last one is likely to raise the student's score."""
     student = shlex.quote(str(folder / student_of(config)))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
-    served = [] if look.type == "token_labels" else [f"distill serve {student}"]  # words are not served
     columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
     again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label]
     again += ["--test", str(config.test)] if config.test is not None else []
@@ -304,4 +308,4 @@ def next_commands(config: OwnFile, folder: Path, look: Look) -> list[str]:
         better = f"{shlex.join(again)} --model-name-or-path ENCODER   # with a larger encoder"
     else:
         better = "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
-    return [f"distill predict {student} {texts}", *served, better]
+    return [f"distill predict {student} {texts}", f"distill serve {student}", better]

@@ -56,11 +56,16 @@ ERROR = {
     "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
 }
 RANKING = {"type": "array", "items": {"$ref": REF.format(model="Prediction")}}
+WORDS = {
+    "type": "object",
+    "required": ["words", "spans"],
+    "properties": {name: {"type": "array", "items": {"type": "object"}} for name in ("words", "spans")},
+}
 RANKINGS = {"type": "array", "items": RANKING}
 BY_TASK = {"type": "object", "additionalProperties": RANKING}
 ANSWERS: dict[str, dict[str, Any]] = {
     "/": RANKINGS,
-    "/predict": {"oneOf": [RANKING, RANKINGS]},
+    "/predict": {"oneOf": [RANKING, RANKINGS, WORDS, {"type": "array", "items": WORDS}]},
     "/tasks": {"oneOf": [BY_TASK, {"type": "array", "items": BY_TASK}]},
     "/embed": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
     "/teacher": {"type": "array", "items": {"oneOf": [RANKING, {"type": "null"}]}},
@@ -97,8 +102,16 @@ T = TypeVar("T")
 
 
 async def predict(served: Served, config: ServeSettings, body: PredictRequest) -> bytes:
-    """Returns labels with their scores in the form of text-embeddings-inference: a list of lists for a batch."""
+    """Returns labels with their scores in the form of text-embeddings-inference: a list of lists for a batch.
+
+    A student of words returns the words and spans of each text as `distill predict --json` does.
+    """
     texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
+    if served.student.labels_words:
+        if body.raw_scores:
+            raise RefusedError(422, "Validation", "`raw_scores`: this student labels words. Leave it out")
+        labelled = await _rows(served, served.words.submit, texts, None)  # long texts are read whole
+        return (_list(labelled) if body.is_batch else labelled[0]).encode()
     batches = served.rankings["none" if body.raw_scores else "softmax"]
     ranked = await _rows(served, batches.submit, texts, body.truncate)
     return (_lists(ranked) if body.is_batch else _list(ranked[0])).encode()
@@ -293,6 +306,8 @@ class App:
                 raise RefusedError(429, "Overloaded", "Model is overloaded")
             started = time.perf_counter()
             try:
+                if served.student.labels_words and answer is not predict:
+                    raise RefusedError(422, "Validation", f"{served.name!r} labels words, which only /predict returns")
                 body = parsed(kind, await read_body(request, self._config.payload_limit))
                 label = f'{{method="{"batch" if body.is_batch else "single"}"}}'
                 self._metrics.add(f"te_request_count{label}")

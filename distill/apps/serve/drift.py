@@ -47,17 +47,18 @@ class RecentInputs:
         self._mine_K, self._num_mine = self._counts_WK[worker], 0
         self._mine_K[:] = 0
 
-    def add(self, first: Sequence[str], second: Sequence[str] | None, logits_NC: Floats) -> None:
-        """Counts inputs with their calibrated logits, sooner or later."""
+    def add(self, first: Sequence[str], second: Sequence[str] | None, logits_NC: Floats | None = None) -> None:
+        """Counts inputs with their calibrated logits, sooner or later. Logits of words are not counted."""
         self._first += first
         self._second += second or ()
-        self._logits.append(logits_NC)
+        self._logits += [] if logits_NC is None else [logits_NC]
         if len(self._first) >= AT_ONCE:
             self._count()
 
     def _count(self) -> None:
         signals = self._predictor.backend.text_signals(self._first, self._second or None)
-        signals |= answer_signals(self._predictor.info.target, np.concatenate(self._logits))
+        if self._logits:
+            signals |= answer_signals(self._predictor.info.target, np.concatenate(self._logits))
         counts = self._profile.counts(signals)
         if self._num_mine >= RECENT:
             # Half of the old counts stay, so that a change shows soon and the counts never begin anew at 0.

@@ -135,8 +135,6 @@ class Served:
     ) -> None:
         self.name = name_of(run)
         self.predictor = opened[0] if opened else Predictor(run)
-        if self.predictor.info.labels_words:
-            raise ConfigError(f"{run}: labels words, which are not served. Use `distill predict` or distill.Predictor")
         self.worker = opened[1] if opened else Worker(self.predictor.backend.is_quick)
         self.student = self.predictor.info
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
@@ -145,11 +143,12 @@ class Served:
         self.run, self._metrics = run, metrics
         profile = self.student.profile
         self.recent = None if profile is None else RecentInputs(self.name, self.predictor, profile, workers)
-        self.stored = _stored_answers(run, self.student.target)
+        self.stored = None if self.student.labels_words else _stored_answers(run, self.student.target)
         self.tasks = ServedTasks([self], None, metrics)
         batches = partial(Batches, worker=self.worker, metrics=metrics)
         server = Worker(is_quick=False)
         self.rankings = {scale: self._queue(scale, server) for scale in get_args(Scale)}
+        self.words = batches(lambda texts, _: self.labelled(texts))
         self.vectors = batches(lambda texts, _: self.predictor.encode(texts))
         self.lengths = batches(self.predictor.num_tokens)
 
@@ -169,13 +168,24 @@ class Served:
         # Other scales are of the logits as they are, as a client of another server expects them.
         return rankings(self.student.target, calibrated_NC if scale == "softmax" else logits_NC, scale)
 
+    def labelled(self, texts: list[str]) -> list[str]:
+        """Returns the labelled words and the spans of each text as JSON."""
+        if self.recent is not None:
+            self.recent.add(texts, None)
+        try:
+            return [ENCODER.encode(one) for one in self.predictor(texts)]
+        except ValueError as error:
+            raise RefusedError(424, "Backend", "score is NaN") from error
+
     def _watch(self, first: list[str], second: list[str] | None, logits_NC: Floats) -> None:
         if self.recent is not None:
             self.recent.add(first, second, logits_NC)
 
     def info(self, config: ServeSettings) -> dict[str, Any]:
         """Returns the description of the model in the form of text-embeddings-inference."""
-        is_classifier = self.student.target.has_labels
+        is_classifier, kind = self.student.target.has_labels, "classifier"
+        if self.student.labels_words:
+            kind = "token_classifier"
         names = self.student.target.names if is_classifier else ("score",)
         labels = {
             "id2label": {str(k): name for k, name in enumerate(names)},
@@ -186,7 +196,7 @@ class Served:
             "model_sha": self.sha256,
             "model_files": self.hashes,
             "model_dtype": self.student.table_dtype,
-            "model_type": {"classifier" if is_classifier else "reranker": labels},
+            "model_type": {kind if is_classifier else "reranker": labels},
             "max_concurrent_requests": config.max_concurrent_requests,
             "max_input_length": self.student.max_seq_length,
             "max_batch_tokens": BATCH_SIZE * self.student.max_seq_length,
@@ -206,6 +216,7 @@ class Served:
             "name": self.name,
             "task": self.student.task,
             "is_pair": self.student.is_pair,
+            "labels_words": self.student.labels_words,
             "text_columns": self.predictor.backend.text_columns() or [],
             "labels": list(target.names) if target.has_labels else [],
             "has_teacher": self.stored is not None,
@@ -295,6 +306,8 @@ def open_served(run: Path, metrics: Metrics, workers: int = 1) -> list[Served]:
     if not tasks_in(run):
         return [Served(run, metrics, workers)]
     predictor = MultiTaskPredictor(run)
+    if words := [str(run / task) for task, one in predictor.predictors.items() if one.info.labels_words]:
+        raise ConfigError(f"{run}: a task that labels words is served alone. Give the folders of tasks: {words[0]}")
     worker = Worker(all(one.backend.is_quick for one in predictor.predictors.values()))
     students = [Served(run / task, metrics, workers, (one, worker)) for task, one in predictor.predictors.items()]
     tasks = ServedTasks(students, predictor, metrics)

@@ -81,7 +81,7 @@ def imported(folder: Path, kind: str, with_labels: bool) -> bool:
     (folder / "mine.yaml").write_text(json.dumps(TASK))
     path = written(folder / f"x{kind}", with_labels, NAMES, logits=logits)
     found = read_answers(AnswersFile(file=path, manifest=folder / "mine.yaml", teacher="any"), CLASSES)
-    return np.allclose(found.logits_AC, LOGITS)
+    return np.allclose(found.logits_WC, LOGITS)
 
 
 def predict(folder: Path, kind: str, with_labels: bool) -> bool:

@@ -15,6 +15,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from distill.apps.app_settings import ServeSettings
+from distill.apps.serve.app import App
+from distill.apps.serve.drift import AT_ONCE
+from distill.apps.serve.prometheus import Metrics
+from distill.apps.serve.served import Served
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.sets.kinds.token_labels import TokenLabelSet
@@ -31,6 +36,7 @@ from student.run_settings import EvaluateSettings
 from student.settings import TrainSettings
 from student.train import train
 from student.training_data import task_facts
+from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke, piped
 from tests.helpers.entities import LABELS, lookup_span_f1
 from tests.helpers.messages import naming
@@ -60,10 +66,41 @@ def run(folder: Path, entities: TokenLabelSet) -> Path:
     return folder / "run"
 
 
-def test_it_is_not_served(run: Path) -> None:
-    result = invoke("serve", run, "--port", 0)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.count(f"{run}: ") == 1
+def test_a_server_returns_words_and_spans(run: Path) -> None:
+    app = App({"run": Served(run, Metrics(1))}, ServeSettings(runs=(str(run),)), Metrics(1))
+    expected = Predictor(run)([TEXT, "ben smiled"])
+    one, several = ({"inputs": TEXT}, {"inputs": [[TEXT], ["ben smiled"]]})
+    assert ask(app, "POST", "/predict", one).json == expected[0]
+    assert ask(app, "POST", "/runs/run/predict", several | {"truncate": False}).json == expected
+    (shown,) = ask(app, "GET", "/runs").json
+    assert (shown["labels_words"], shown["labels"]) == (True, [*LABELS])
+    assert "token_classifier" in ask(app, "GET", "/info").json["model_type"]
+
+
+@pytest.mark.parametrize("path", ["/", "/tasks", "/embed", "/teacher"])
+def test_a_server_refuses_what_words_do_not_have(run: Path, path: str) -> None:
+    app = App({"run": Served(run, Metrics(1))}, ServeSettings(runs=(str(run),)), Metrics(1))
+    assert ask(app, "POST", path, {"inputs": TEXT}).status == 422
+    assert ask(app, "POST", "/predict", {"inputs": TEXT, "raw_scores": True}).status == 422
+    assert ask(app, "POST", "/predict", {"inputs": [TEXT, TEXT]}).status == 422  # a pair
+
+
+def test_the_inputs_of_a_server_are_counted(run: Path) -> None:
+    served = Served(run, Metrics(1))
+    assert served.recent is not None
+    served.labelled([TEXT] * AT_ONCE)
+    assert {drift.num_inputs for drift in served.recent.drift()} == {AT_ONCE}
+
+
+def test_the_baseline_is_fitted_on_the_training_sentences(folder: Path, run: Path) -> None:
+    found = [
+        json.loads(invoke("evaluate", run, "--baseline", "--json", *more).stdout)
+        for more in ((), ("--data", folder / "validation.jsonl"))
+    ]
+    ((on_set,), (on_file,)) = (list(one.values()) for one in found)
+    assert on_set["baseline"] == on_file["baseline"]
+    # A fifth of the names occur in the validation alone, so the word itself does not suffice.
+    assert on_set["baseline"]["scores"]["span_f1"] > 2 * lookup_span_f1(folder)
 
 
 def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: TokenLabelSet) -> None:

@@ -34,7 +34,7 @@ def test_named_arrays_are_columns(tmp_path: Path) -> None:
     found = answers(saved(tmp_path, logits=LOGITS, **KEYS))
     assert found.table.select(["split", "source_row"]).to_pydict() == {"split": ["train"] * 3, "source_row": [2, 0, 1]}
     assert (found.kind, found.labels) == ("logits", ("entailment", "not_entailment"))
-    assert np.array_equal(found.logits_AC, LOGITS.astype(np.float32))
+    assert np.array_equal(found.logits_WC, LOGITS.astype(np.float32))
 
 
 def test_fields_of_one_array_are_columns(tmp_path: Path) -> None:
@@ -43,14 +43,14 @@ def test_fields_of_one_array_are_columns(tmp_path: Path) -> None:
     (tmp_path / "ANSWERS.NPY.npy").rename(tmp_path / "ANSWERS.NPY")
     found = answers(tmp_path / "ANSWERS.NPY")
     assert found.table.column("sentence2").to_pylist() == ["b"]
-    assert np.allclose(np.exp(found.logits_AC), [[0.25, 0.75]])
+    assert np.allclose(np.exp(found.logits_WC), [[0.25, 0.75]])
 
 
 def test_the_names_of_outputs_give_their_order(tmp_path: Path) -> None:
     path = saved(tmp_path, logits=LOGITS, labels=np.array(["Not_Entailment", "entailment"]), **KEYS)
-    assert np.array_equal(answers(path).logits_AC, LOGITS[:, ::-1].astype(np.float32))
+    assert np.array_equal(answers(path).logits_WC, LOGITS[:, ::-1].astype(np.float32))
     stated = answers(path, teacher_labels="entailment,not_entailment")  # goes before
-    assert np.array_equal(stated.logits_AC, LOGITS.astype(np.float32))
+    assert np.array_equal(stated.logits_WC, LOGITS.astype(np.float32))
     with pytest.raises(ConfigError, match=naming("answers.npz", "LABEL_0", "--teacher-labels")):
         answers(saved(tmp_path, logits=LOGITS, labels=np.array(["LABEL_0", "LABEL_1"]), **KEYS))
 
@@ -105,8 +105,8 @@ def test_a_bare_label_has_a_probability_of_one(column: str, tmp_path: Path) -> N
     for values in (("entailment", "Not_Entailment", None), (0, 1, None), (["entailment"], ["not_entailment"], None)):
         found = written(tmp_path, *values, column=column)
         assert (found.kind, found.row_A.tolist()) == ("label", [0, 1])
-        assert np.exp(found.logits_AC) == pytest.approx(np.array([[1, FLOOR], [FLOOR, 1]]))
-    assert np.exp(written(tmp_path, 0, teacher_labels="not_entailment,entailment").logits_AC)[0, 1] == 1
+        assert np.exp(found.logits_WC) == pytest.approx(np.array([[1, FLOOR], [FLOOR, 1]]))
+    assert np.exp(written(tmp_path, 0, teacher_labels="not_entailment,entailment").logits_WC)[0, 1] == 1
 
 
 def test_each_label_of_a_list_has_a_probability_of_one(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_each_label_of_a_list_has_a_probability_of_one(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_text(json.dumps({"labels": [task.labels[1], task.labels[0]]}) + '\n{"labels": []}\n')
     found = read_answers(AnswersFile.from_flags(file=path, manifest=tmp_path / "topics.yaml", teacher="any"), task)
-    assert (found.logits_AC > 0).tolist() == [
+    assert (found.logits_WC > 0).tolist() == [
         [True, True] + [False] * (len(task.labels) - 2),
         [False] * len(task.labels),
     ]
@@ -123,7 +123,7 @@ def test_each_label_of_a_list_has_a_probability_of_one(tmp_path: Path) -> None:
 def test_scores_by_name_are_probabilities(tmp_path: Path) -> None:
     found = written(tmp_path, {"not_entailment": 0.75, "entailment": 0.25}, column="scores")
     assert found.kind == "probabilities"
-    assert np.exp(found.logits_AC) == pytest.approx(of(0.25, 0.75))
+    assert np.exp(found.logits_WC) == pytest.approx(of(0.25, 0.75))
 
 
 def test_numbers_come_before_labels_which_may_be_gold(tmp_path: Path) -> None:
@@ -148,12 +148,6 @@ def test_what_is_no_answer_is_told_with_what_to_do(
 ) -> None:
     with pytest.raises(kind, match=naming("answers.jsonl", *words)):
         written(tmp_path, value, column=column, task=task)
-
-
-def test_labels_of_words_are_refused(tmp_path: Path) -> None:
-    task = load_task("rte").model_copy(update={"type": "token_labels"})
-    with pytest.raises(ConfigError, match=naming("rte", "gold")):
-        read_answers(AnswersFile.from_flags(file=tmp_path / "a.jsonl", task="rte", teacher="any"), task)
 
 
 NAMES = ("a", "b", "c")

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
@@ -16,7 +17,10 @@ from distill.apps.app_settings import OwnFile
 from distill.apps.quickstart.inspect_rows import look_at, with_scores_of
 from distill.apps.quickstart.quickstart import next_commands, rows_to_test, splits_of, usual_epochs
 from distill.apps.report.set_page import set_page
+from distill.apps.word_baseline import NAME as WORD_BASELINE
 from pipeline.errors import ConfigError, DataError
+from pipeline.sets.kinds.token_labels import TokenLabelSet
+from pipeline.tasks.target import softmax
 from pipeline.tasks.task import load_task
 from tests.helpers.commands import invoke
 from tests.helpers.forked_steps import fork_steps
@@ -83,8 +87,8 @@ def test_words_with_a_label_each_are_labelled_words(tmp_path: Path) -> None:
     look = look_at(path, ["tokens"], "tags")
     assert (look.type, look.labels, look.metrics) == ("token_labels", ("B-PER", "O"), ("span_f1", "accuracy"))
     config = OwnFile(file=path, text="tokens", label="tags", model_name_or_path="bert")
-    predicted, better = next_commands(config, tmp_path, look)
-    assert shlex.split(predicted)[1] == "predict"
+    predicted, served, better = next_commands(config, tmp_path, look)
+    assert [shlex.split(line)[1] for line in (predicted, served)] == ["predict", "serve"]
     assert shlex.split(better)[1:3] == ["quickstart", str(path)]  # teacher-dump adds no text to labelled words
 
 
@@ -327,3 +331,24 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     assert "distill-offline[report]" in again.stderr
     assert "distill-offline[sklearn]" in again.stderr
     assert "$ distill report" not in again.stderr
+
+
+def test_labelled_words_become_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fork_steps(monkeypatch)
+    rows = [{"words": [name, "met", f"w{k}"], "tags": ["B-PER", "O", "O"]} for k in range(60) for name in ("ann", "bo")]
+    rows.append({"words": rows[0]["words"], "tags": ["O", "O", "O"]})  # a contradiction
+    path = tmp_path / "people.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--text", "words", "--label", "tags", "--model-name-or-path", "none", "--json")
+    result = invoke("quickstart", path, *flags)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["scores"][WORD_BASELINE] == {"span_f1": 1.0, "accuracy": 1.0}
+    folder = tmp_path / "quickstart" / "people"
+    words = TokenLabelSet.open(folder / "logits" / "people")
+    probability_TC = softmax(np.concatenate([words.read(split).teacher_TC for split in words.splits]))
+    # Gold is a teacher that is sure, except where copies of a sentence have different labels.
+    assert sorted({round(float(p), 3) for p in probability_TC.max(axis=1)}) == [0.5, 1.0]
+    (answer,) = json.loads(invoke("predict", folder / "runs" / "people", "ann met bo", "--json").stdout)
+    assert [word["text"] for word in answer["words"]] == ["ann", "met", "bo"]
