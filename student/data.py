@@ -87,6 +87,19 @@ class Examples:
         """Returns the tokens per row, for a pair of its longer sentence [N]."""
         return self.ids1.lengths if self.ids2 is None else np.maximum(self.ids1.lengths, self.ids2.lengths)
 
+    def taken(self, places: Ints) -> "Examples":
+        """Returns the rows with these numbers."""
+        return replace(
+            self,
+            ids1=self.ids1.take(places),
+            ids2=None if self.ids2 is None else self.ids2.take(places),
+            label_N=self.label_N[places],
+            score_N=self.score_N[places],
+            teacher_NC=self.teacher_NC[places],
+            weight_N=self.weight_N[places],
+            key_N2=self.key_N2[places],
+        )
+
     def batch(self, rows: Sequence[int] | Ints) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the student's inputs for some rows: ids_T and starts_S of all sequences."""
         taken = stacked([part.take(rows) for part in self.sequences])
@@ -226,26 +239,12 @@ def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Ex
     scored = source_N[is_scored_N]
     # Variants share their origin's meaning, so a held-out row's variants would leak it into training.
     is_held_N = np.isin(source_N, scored[held_out_rows(len(scored), share)])
-    return _taken(rows, ~is_held_N), _taken(rows, is_held_N & is_scored_N)
+    return rows.taken(np.flatnonzero(~is_held_N)), rows.taken(np.flatnonzero(is_held_N & is_scored_N))
 
 
 def is_scored(rows: Examples, target: Target) -> Bools:
     """Which rows can be held out [N]: those that have gold and are no variants."""
     return np.asarray(has_gold(target, rows.label_N, rows.score_N) & (rows.key_N2[:, 1] == 0))
-
-
-def _taken(rows: Examples, is_taken_N: Bools) -> Examples:
-    places = np.flatnonzero(is_taken_N)
-    return replace(
-        rows,
-        ids1=rows.ids1.take(places),
-        ids2=None if rows.ids2 is None else rows.ids2.take(places),
-        label_N=rows.label_N[places],
-        score_N=rows.score_N[places],
-        teacher_NC=rows.teacher_NC[places],
-        weight_N=rows.weight_N[places],
-        key_N2=rows.key_N2[places],
-    )
 
 
 def row_weights(class_weights: ClassWeights | None, examples: Examples) -> Floats:

@@ -50,6 +50,7 @@ def describe_config(config: TaskConfig, run: Path | None = None) -> dict[str, An
     # The row index holds no parameters, so it would be an empty line.
     parts = {name: num_parameters(part) for name, part in student.encoder.named_children() if name != "rows"}
     parts |= {name: parameter.numel() for name, parameter in student.encoder.named_parameters(recurse=False)}
+    parts |= {} if student.ngrams is None else {"ngrams": num_parameters(student.ngrams)}
     encoder, (per_token, per_input) = student.encoder, student.head_multiply_adds
     # Only attention has costs that grow with L², so other students omit the key.
     pairs = {"per_pair_of_tokens": encoder.multiply_adds_per_pair} if encoder.multiply_adds_per_pair else {}

@@ -28,6 +28,7 @@ from pipeline.training.schedule import Schedule
 from student.data import row_weights
 from student.encoders.matrices import matrix_encoder
 from student.encoders.products import IS_COMPILED
+from student.fit_ngrams import add_ngrams
 from student.initial_weights.bert import BertStart, copy_layers
 from student.initial_weights.run import HEAD, copy_embeddings, copy_weights, has_head_for
 from student.initial_weights.vectors import StartVectors, start_from_vectors, start_from_words
@@ -111,6 +112,8 @@ def fit_students(
     write_tokenizer(training)
     note_start([training], vectors, training.data.logit_set)
     [student], history = fit([training], vectors, run)
+    if settings.head.ngrams:
+        add_ngrams(training, student)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     unfinished = run.record() | {"result": found}
     write_card(training, student, unfinished)

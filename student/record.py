@@ -75,6 +75,7 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
         "hidden_size": student_config.hidden_size,
         "hidden_dropout": student_config.hidden_dropout,
         "token_dropout": settings.head.token_dropout,
+        "ngrams": settings.head.ngrams or None,
         # Float32 is recorded as None, as it was before there was a choice.
         "weights": None if student_config.weights == "float32" else student_config.weights,
         "learning_rate": optimizer.rate,

@@ -204,6 +204,11 @@ class Head(Settings):
         ),
     )
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens dropped in each training step.")
+    ngrams: bool = Field(
+        False,
+        description="Also fit a linear model on n-grams of words and characters, and add its logits to the network's. "
+        "Held-out or dev rows choose the weights of both.",
+    )
 
 
 def num_bigrams(encoder: EncoderSpec, num_rows: int) -> int | None:
@@ -331,6 +336,10 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
             problems.append("--init-layers: belongs to --embedding bert")
         if self.start.init_layers is not None and self.start.init == "noise":
             problems.append("--init-layers: --init noise does not start from layers. Remove one of them")
+        if self.head.ngrams and isinstance(self.source, SeveralTasks):
+            problems.append("--ngrams: is not supported with --tasks. Remove one of them")
+        if self.head.ngrams and embedding == "bert":
+            problems.append("--ngrams: is not supported with --embedding bert, whose files transformers can read")
         if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
             problems.append("--layer-loss: is not supported with --tasks. Remove one of them")
         if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:

@@ -170,13 +170,14 @@ def engine_tensors(
         tensors = _encoder(one, table_dtype, head_dtype, rounding)
         # Each was loaded from its own folder, with its own copy of what they share.
         share_hidden_layers([student.head for student, _ in placed.values()], is_equal)
-        layers = [head_layers(student.head) for student, _ in placed.values()]
+        layers = [_layers_of(student) for student, _ in placed.values()]
         # For each head the number of the first one with its hidden layer, normalised alike.
         keys = [(k if head.hidden is None else head.hidden, head.normalises) for k, head in enumerate(layers)]
         hidden_of = [keys.index(key) for key in keys]
         for number, (name, own_layers) in enumerate(zip(placed, layers, strict=True)):
             (student, run), margin = placed[name], certified.get(name)
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
+            own |= _ngrams(student)
             own |= {} if margin is None else {"margin": torch.tensor([margin.threshold], dtype=torch.float32)}
             if own_layers.hidden is not None and hidden_of[number] == number:
                 hidden = own_layers.hidden
@@ -210,6 +211,14 @@ def _infos(
         )
         for name, (student, run) in placed.items()
     ]
+
+
+def _layers_of(student: TaskStudent) -> Layers:
+    """Returns the layers of a student's head. The last one has the factor of logits beside those of n-grams."""
+    layers, part = head_layers(student.head), student.ngrams
+    if part is None:
+        return layers
+    return layers._replace(weight_CH=layers.weight_CH * part.network, bias_C=layers.bias_C * part.network)
 
 
 def head_layers(head: nn.Module) -> Layers:
@@ -380,6 +389,16 @@ def group_sizes(student: TaskStudent, num_features: int) -> list[int]:
     ways = max(1, len(matrices)) if isinstance(student, TokenLabelStudent) else 0
     of_token: list[int] = [size for size in (config.vector_size, *matrices[:1]) if size] * ways
     return of_token + sizes * ((num_features - sum(of_token)) // sum(sizes))
+
+
+def _ngrams(student: TaskStudent) -> Tensors:
+    part = student.ngrams
+    if part is None:
+        return {}
+    # The factor of the network's logits is in the last layer of the head.
+    found = {"spelling": part.spelling_Y, "starts": part.start_V, "weight": part.weight_GRC}
+    found |= {"scale": part.scale_C, "overlap": part.overlap_C, "bias": part.bias_C}
+    return {f"ngrams.{name}": tensor for name, tensor in found.items()}
 
 
 def _answers(student: TaskStudent, run: Path | None) -> Tensors:

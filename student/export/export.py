@@ -182,6 +182,7 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
     smaller = {"table_dtype": dtype, "used_rows": len(used_R), "weights": "float32"}
     small = type(student)(student.config.model_copy(update=smaller))
     small.head.load_state_dict(student.head.state_dict())
+    small.ngrams = student.ngrams
     small_encoder = matrix_encoder(small.encoder)
     assert small_encoder.rows is not None
     small_encoder.rows.set_tokens(used_R)

@@ -97,6 +97,7 @@ def stored_student(student: T, tensors: Tensors) -> T:
     """
     made = type(student)(student.config.model_copy(update={"table_dtype": "float32"})).eval()
     made.head.load_state_dict(student.head.state_dict())
+    made.ngrams = student.ngrams
     if isinstance(student.encoder, AlignedEncoder):
         assert isinstance(made.encoder, AlignedEncoder)
         made.encoder.load_state_dict(student.encoder.state_dict())

@@ -75,6 +75,8 @@ def check_exportable(student: TaskStudent) -> None:
     problems = student.encoder.export_problems(student.config.max_seq_length)
     if not HEADS[head].can_be_exported:
         problems.append(f"a student with a {head} head cannot be exported. Train one with another --head")
+    if student.ngrams is not None:
+        problems.append("n-grams of a text have no operators in ONNX. Train a student without --ngrams")
     raise_all(ConfigError, "--onnx", problems)
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:

@@ -15,6 +15,7 @@ from pipeline.tasks.text_drift import InputProfile
 from student.encoders.specs import BIGRAM_SIZE, MAX_SIZE, AnyEncoder, Bert, EmbeddingKind, EncoderSpec, Sums
 from student.model.disk_rounding import MOST_WIDENED
 from student.model.heads import HEADS, PAIRINGS, HeadShape
+from student.model.ngrams import NgramSizes
 from student.pretrain_settings import VectorMap
 from student.settings import HeadKind, PairingKind, TableDtype, Weights
 
@@ -137,6 +138,7 @@ class StudentConfig(EncoderConfig):
         special_ids: the tokens before, between and after two sentences that are read as one sequence (pairing
             ``joint``). For a bert, also those before and after a single sentence.
         hidden_size: width of an MLP or LSTM head. None: an LSTM is as wide as its input.
+        ngrams: the sizes of its n-gram part, or None without one.
         metrics: the task's metrics.
         calibration: what makes probabilities of its logits, fitted after its training.
         profile: what inputs were like that it was not trained on.
@@ -157,6 +159,7 @@ class StudentConfig(EncoderConfig):
     hidden_size: int | None = Field(1000, ge=1, le=MAX_SIZE)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
+    ngrams: NgramSizes | None = None
     calibration: Calibration | None = None
     profile: InputProfile | None = None
 

@@ -26,7 +26,7 @@ from student.settings import Head, LayerLosses, Loss, Storage, TrainSettings, We
 
 # What labels words, and the flags that only apply to whole texts and selected rows.
 WORD_ENCODERS, WORD_HEADS = ("hybrid", "cmow", "cbow", "lstm"), ("mlp", "plain-mlp", "linear")
-OF_TEXTS = {"where", "query", "mix", "class_weights", "pairing", "token_dropout"}
+OF_TEXTS = {"where", "query", "mix", "class_weights", "pairing", "token_dropout", "ngrams"}
 
 
 def with_default_encoder(settings: TrainSettings, facts: Facts) -> TrainSettings:

@@ -36,6 +36,7 @@ from student.model.config_file import (
     read_token_label_config,
 )
 from student.model.heads import HEADS, PAIRINGS, is_as_large, share_hidden_layers
+from student.model.ngrams import Ngrams
 from student.model.tables import SmallTable
 from student.model.weights import check_room, load_weights, save_weights, stored_bytes
 
@@ -62,6 +63,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
         config: as given.
         encoder: the encoder, which several students may share.
         head: the module from a representation to logits.
+        ngrams: the n-gram part, whose logits are added to those of the head.
         companions: the other files in its folder by name: the tokenizer and its settings, the card, the thresholds of
             labels.
     """
@@ -79,6 +81,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
         # Some heads have dropout of their own, as published, and a second one would double it.
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
         self.head = HEADS[config.head].make(config.head_shape, self.num_features)
+        self.ngrams: Ngrams | None = None
 
     @property
     def num_features(self) -> int:
@@ -151,6 +154,11 @@ class Student(TaskStudent):
     config: StudentConfig
     read_config = staticmethod(read_config)
 
+    def __init__(self, config: StudentConfig, encoder: Encoder | None = None) -> None:
+        super().__init__(config, encoder)
+        sizes = (config.num_tokens, config.target.num_logits, config.num_sequences == 2)
+        self.ngrams = None if config.ngrams is None else Ngrams(config.ngrams, *sizes)
+
     @property
     def num_features(self) -> int:
         """F, the number of the head's input features."""
@@ -185,7 +193,8 @@ class Student(TaskStudent):
         Returns:
             logits_BC, float32.
         """
-        return self.head(*self.head_inputs(ids_T, starts_S, sparse_grads))  # type: ignore[no-any-return]
+        logits_BC: torch.Tensor = self.head(*self.head_inputs(ids_T, starts_S, sparse_grads))
+        return logits_BC if self.ngrams is None else self.ngrams.network * logits_BC + self.ngrams(ids_T, starts_S)
 
     def head_inputs(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
@@ -294,7 +303,8 @@ def num_parameters(module: nn.Module) -> int:
     """Returns the number of a module's parameters, including those stored as float16 or int8."""
     # Small tables are buffers and not parameters, because they are never trained.
     small = (part.residual_RF.numel() for part in module.modules() if isinstance(part, SmallTable))
-    return sum(p.numel() for p in module.parameters()) + sum(small)
+    ngrams = (part.weight_GRC.numel() for part in module.modules() if isinstance(part, Ngrams))
+    return sum(p.numel() for p in module.parameters()) + sum(small) + sum(ngrams)
 
 
 def num_bytes(module: nn.Module) -> int:

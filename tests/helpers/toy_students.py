@@ -13,6 +13,7 @@ from student.encoders.encoder import Encoder
 from student.encoders.matrices import BigramSums, matrix_encoder
 from student.encoders.specs import AnyEncoder
 from student.model.architecture import StudentConfig, TokenLabelConfig
+from student.model.ngrams import LEAST_ROWS, Ngrams, NgramSizes, spelled
 from student.model.student import Student, TokenLabelStudent
 from student.row_adam import RowAdam
 
@@ -62,6 +63,20 @@ def word_student(**changes: object) -> TokenLabelStudent:
     torch.manual_seed(0)
     fields = TokenLabelConfig.model_fields
     return TokenLabelStudent(TokenLabelConfig.model_validate({k: v for k, v in values.items() if k in fields})).eval()
+
+
+def add_ngrams(student: Student, tokenizer_json: str, seed: int = 0) -> None:
+    """Gives a student an n-gram part with random weights."""
+    config, random = student.config, np.random.default_rng(seed)
+    spelling_Y, start_V = spelled(tokenizer_json, config.num_tokens)
+    sizes = NgramSizes(num_rows=LEAST_ROWS, num_bytes=len(spelling_Y))
+    part = Ngrams(sizes, config.num_tokens, config.target.num_logits, config.num_sequences == 2)
+    part.spelling_Y, part.start_V = spelling_Y, start_V
+    part.weight_GRC = torch.from_numpy(random.integers(-127, 128, part.weight_GRC.shape).astype(np.int8))
+    for name in ("scale_C", "overlap_C", "bias_C"):
+        setattr(part, name, torch.from_numpy(random.normal(0, 0.02, config.target.num_logits).astype(np.float32)))
+    part.network = torch.tensor(0.5)
+    student.ngrams, student.config = part, config.model_copy(update={"ngrams": sizes})
 
 
 def padded(sentences: list[list[int]], pad_id: int = 0) -> torch.Tensor:

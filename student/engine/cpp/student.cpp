@@ -163,6 +163,10 @@ void Student::read_heads(const Json& settings) {
     Head& head = heads.emplace_back(file, task, static_cast<int64_t>(heads.size()), inputs_of(task));
     const int64_t last = static_cast<int64_t>(heads.size()) - 1, hidden_of = task.at("hidden_of").integer(0, last);
     if (head.hidden_size) read_hidden(head, hidden_of);
+    const std::string prefix = head.prefix + "ngrams.";
+    if (file.has(prefix + "weight"))
+      head.ngrams = std::make_unique<Ngrams>(file, prefix, num_tokens, head.num_logits,
+                                             head.is_pair && pairing != Pairing::JOINT);
   }
 }
 
@@ -270,6 +274,15 @@ void Student::head_inputs(Workspace& work, const std::string_view* texts, bool i
   if (!is_pair) return;
   represent(work, work.ids[1], features + features_of_text());
   compare(features);
+}
+
+// What the n-grams of the input in the workspace add to the logits of heads.
+void Student::add_ngrams(Workspace& work, const Heads& asked, float* added) const {
+  const bool is_joint = asked[0]->is_pair && pairing == Pairing::JOINT;
+  for (const Head* head : asked) {
+    if (head->ngrams) head->ngrams->add(work.ngrams, is_joint ? &work.joint : work.ids, added);
+    added += head->num_logits;
+  }
 }
 
 void Student::encode(Workspace& work, std::string_view text, float* features) const {

@@ -1,11 +1,13 @@
 // A student as its file describes it, and its answers for one thread.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "kernels.h"
+#include "ngrams.h"
 #include "tokenizer.h"
 
 #ifdef __wasm__
@@ -111,6 +113,7 @@ struct Head {
   const float* out_weights;
   const float* out_bias;
   const HiddenLayer* hidden = nullptr;  // its own, or that of an earlier head
+  std::unique_ptr<Ngrams> ngrams;       // null without such a part
 
  private:
   void choose(const float* probabilities, bool abstains, uint8_t* is_chosen) const;
@@ -186,6 +189,8 @@ struct Workspace {
   std::vector<int64_t> word_tokens;
   Alignment::Workspace alignment;
   std::vector<const float*> steps;  // of a text's tokens
+  Ngrams::Workspace ngrams;
+  std::vector<float> added;  // to the logits of heads with n-grams
 };
 
 // The heads of inputs, which are multiplied for many inputs at once.
@@ -252,6 +257,7 @@ struct Student {
   void read_table(const Json& settings);
   void read_heads(const Json& settings);
   void read_hidden(Head& head, int64_t hidden_of);
+  void add_ngrams(Workspace& work, const Heads& asked, float* added) const;
   int64_t inputs_of(const Json& task) const;
   std::vector<int64_t> groups_of(const Head& head) const;
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
@@ -271,10 +277,14 @@ template <class Text>
 void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text text, float* out) const {
   const bool is_pair = asked[0]->is_pair;
   HeadBatch batch(*this, work, asked);
+  const bool has_ngrams = std::any_of(asked.begin(), asked.end(), [](const Head* head) { return head->ngrams != nullptr; });
+  work.added.assign(static_cast<size_t>(has_ngrams ? count * batch.width() : 0), 0.0f);
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
     head_inputs(work, texts, is_pair);
     batch.add(out + n * batch.width());
+    if (has_ngrams) add_ngrams(work, asked, work.added.data() + n * batch.width());
   }
   batch.finish();
+  for (size_t i = 0; i < work.added.size(); ++i) out[i] += work.added[i];
 }

@@ -24,8 +24,8 @@ TRAINING = (
     "--embedding --lstm-size --channels --num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
     "--pooler --layer-loss --layers --intermediate-epochs --layer-loss-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
-    "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature "
-    "--class-weights --num-train-epochs --metric-for-best-model --held-out --calibration-rows "
+    "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --ngrams --alpha --soft-loss "
+    "--temperature --class-weights --num-train-epochs --metric-for-best-model --held-out --calibration-rows "
     "--early-stopping-patience --learning-rate "
     "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --weights"
 )

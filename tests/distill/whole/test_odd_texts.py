@@ -38,7 +38,7 @@ from tests.helpers.node import PROGRAM, Node, running_node
 from tests.helpers.odd_texts import HALF_PAIRS, odd_texts
 from tests.helpers.onnx_files import session
 from tests.helpers.tokenizers import TOKENS, bert, expected
-from tests.helpers.toy_students import aligned_student, lstm_student, pair_student, student
+from tests.helpers.toy_students import add_ngrams, aligned_student, lstm_student, pair_student, student
 
 LENGTH, BATCH = 14, 250
 SHAPE: dict[str, object] = {"vocabulary_size": 2 * len(TOKENS), "max_seq_length": LENGTH, "initializer_range": 0.3}
@@ -52,6 +52,11 @@ STUDENTS: dict[str, Callable[[], Student]] = {
     "LSTMs with attention": lambda: lstm_student("biattentive", **SHAPE, head="plain-mlp"),
     "aligned, two texts": lambda: aligned_student(**SHAPE),
     "windows": lambda: student(**SHAPE, window_size=4, pooling="sum+max"),
+    "n-grams, recurrent": lambda: student(**SHAPE, embedding="recurrent"),
+    "n-grams, two texts": lambda: student(**SHAPE, matrix_size=0, is_pair=True),
+    "n-grams, two texts as one": lambda: student(
+        **SHAPE, vector_size=0, is_pair=True, pairing="joint", special_ids=((4,), (6,), (6,))
+    ),
 }
 TEXTS = [text for text in odd_texts(10_000) if has_text([text])]  # a server refuses the others
 
@@ -75,6 +80,8 @@ class Door:
         self.folder, self.tokenizer = folder, bert()
         made, number = STUDENTS[name](), list(STUDENTS).index(name)
         content = self.tokenizer.to_str()
+        if name.startswith("n-grams"):
+            add_ngrams(made, content)
         made.config = made.config.model_copy(update={"tokenizer_sha256": tokenizer_sha256(content)})
         self.has_page = name != "LSTMs with attention"
         # torch takes half a minute to export every kind; tests/student/export has one of each kind
