@@ -45,8 +45,21 @@ class OwnFile(Settings):
         None, pattern=r"^[a-z][a-z0-9_-]*$", description="Name of the task. Default: the name of the file."
     )
     num_train_epochs: int | None = Field(
-        None, ge=1, description="Epochs of the teacher's fine-tuning. Default: 3, up to 20 for fewer than 2,134 rows."
+        None,
+        ge=1,
+        description="Epochs of the teacher's fine-tuning. Default: 3, up to 20 for fewer than 2,134 rows, and twice as "
+        "many if it then never predicts one of the labels.",
     )
+    num_variants: int = Field(
+        5, ge=0, description="Variants per row, with masked and other words, for the teacher to label. 0: none."
+    )
+    unlabelled: Path | None = Field(None, description="File of more texts for the teacher to label.")
+
+    @model_validator(mode="after")
+    def _has_a_teacher_for_more_text(self) -> Self:
+        if self.unlabelled is not None and not self.has_teacher:
+            raise ValueError("--unlabelled: needs a teacher that labels the texts, not --model-name-or-path none")
+        return self
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from tokenizers import Tokenizer
 
 from distill.apps.app_settings import OwnFile
 from distill.apps.baseline import NAME as BASELINE
@@ -28,17 +29,20 @@ from distill.apps.quickstart.inspect_rows import FEWEST_ROWS, FILE_ROW, Look, co
 from distill.apps.systems import WEIGHT_FILES, bytes_of
 from distill.apps.word_baseline import NAME as WORD_BASELINE
 from pipeline import console
-from pipeline.errors import DataError
-from pipeline.file_names import RUN_RECORD, TOKENIZER_FILE
+from pipeline.errors import ConfigError, DataError
+from pipeline.file_names import FINETUNE_RECORD, RUN_RECORD, TOKENIZER_FILE
 from pipeline.files import make_folder, write_atomically, write_text
 from pipeline.record_file import read_work_record
 from pipeline.sources import load_source, load_word_source
+from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Task, parse_manifest
 from pipeline.text.tokenizer import bert_uncased, share_of_whole_words
+from pipeline.training.batches import HELD_OUT as HELD_OUT_SPLIT
 
 TEST, HELD_OUT = "test", "0.1"
 TEST_SHARE = 0.1
-STORE = "logits"
+STORE, TEACHER = "logits", "teacher"
+MASKS = ("[MASK]", "<mask>")  # of BERT, and of RoBERTa
 EPOCHS, MOST_EPOCHS = 3, 20  # of the teacher
 # MiniLM-L6 on 400 messages in six skewed classes predicted two labels after 24 steps.
 FEWEST_STEPS, ROWS_PER_STEP = 200, 32
@@ -77,16 +81,8 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
         DataError: if a file cannot be read, or its labels are no labels.
         DistillError: if a step fails.
     """
-    look, name = look_at(config.file, config.texts, config.label, config.columns), config.task_name
-    if config.test is not None:
-        look = with_scores_of(look, config.test)
-    manifest = _manifest(name, look)
-    # A wrong label of the test file, or a test file without rows of its own, is reported before anything is written.
-    tested, num_unfit = (None, 0) if config.test is None else rows_to_test(look, manifest, config.test)
-    splits = splits_of(look, tested)
-    refuse_too_few(config, look, splits)
-    if config.test is not None:
-        look = _with_left_out(look, splits, num_unfit)
+    look, manifest, splits = _look_and_split(config)
+    name = config.task_name
     for what, finding in look.findings.items():
         console.note(f"{what}: {finding}")
     if not config.has_teacher:
@@ -99,28 +95,63 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     write_text(folder / f"{name}.yaml", manifest)
     for split, rows in splits.items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
-    _make_set(config, folder, look, [row for rows in splits.values() for row in rows])
-    run = student_of(config)
-    run_command(
-        ["train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run], folder
-    )
+    source = ["--manifest", f"{name}.yaml", "--data", "data"]
+    teacher = _fine_tune(config, folder, look, source) if config.has_teacher else None
+    if teacher is None:
+        _import_gold(config, folder, look, source, [row for rows in splits.values() for row in rows])
+    else:
+        _dump(config, folder, look, source, teacher)
+    run = _train_students(config, folder, look)
     evaluation = json.loads(run_command(["evaluate", run, *["--baseline"] * with_baseline, "--json"], folder))[TEST]
     if with_page:
         run_command(["report", run, "--output", PAGE], folder)
     size = read_work_record(folder / run / RUN_RECORD)["result"]["size"]
     scores, sizes = {"student": evaluation["gold"]}, {"student": size["bytes"]}
-    if config.has_teacher:
-        scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher", WEIGHT_FILES)
+    if teacher is not None:
+        scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / teacher, WEIGHT_FILES)
     if "baseline" in evaluation:
         name = WORD_BASELINE if look.type == "token_labels" else BASELINE
         scores[name], sizes[name] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
     num_tested = evaluation["rows"]["scored"]
-    return Found(look, num_tested, scores, sizes, evaluation["judgements"], next_commands(config, folder, look))
+    return Found(look, num_tested, scores, sizes, evaluation["judgements"], next_commands(config, folder, look, run))
 
 
-def student_of(config: OwnFile) -> str:
-    """The folder of the student. It has the name of the task, by which servers and reports show it."""
-    return f"runs/{config.task_name}"
+def _look_and_split(config: OwnFile) -> tuple[Look, str, dict[str, list[dict[str, Any]]]]:
+    """Checks everything that the user gives before anything is written. Returns the look, the manifest, the splits."""
+    look = look_at(config.file, config.texts, config.label, config.columns)
+    if config.test is not None:
+        look = with_scores_of(look, config.test)
+    manifest = _manifest(config.task_name, look)
+    tested, num_unfit = (None, 0) if config.test is None else rows_to_test(look, manifest, config.test)
+    if config.unlabelled is not None:
+        if look.type == "token_labels":
+            raise ConfigError("--unlabelled: teachers label no more sentences of labelled words. Remove the flag.")
+        open_rows(config.unlabelled)
+    splits = splits_of(look, tested)
+    refuse_too_few(config, look, splits)
+    return look if config.test is None else _with_left_out(look, splits, num_unfit), manifest, splits
+
+
+def _train_students(config: OwnFile, folder: Path, look: Look) -> str:
+    """Trains a student of each encoder that may be best, and returns the folder of the one that held-out rows choose.
+
+    The default student's folder has the name of the task, by which servers and reports show it.
+    """
+    command = ["train-student", "--task", config.task_name, "--store", STORE, "--held-out", HELD_OUT]
+    # Students of labelled words have neither n-grams nor a recurrence.
+    others = {} if look.type == "token_labels" else {"-recurrent": ["--embedding", "recurrent"]}
+    ngrams = ["--ngrams"] if others else []
+    found: dict[str, float] = {}
+    for ending, flags in {"": [], **others}.items():
+        run = f"runs/{config.task_name}{ending}"
+        run_command([*command, *ngrams, *flags, "--output-dir", run], folder)
+        scores = read_work_record(folder / run / RUN_RECORD)["result"]["evaluation"][HELD_OUT_SPLIT]["gold"]
+        metric, found[run] = next(iter(scores.items()))
+    best = max(found, key=lambda run: found[run])
+    if others:
+        each = ", ".join(f"{run} {value:.3f}" for run, value in found.items())
+        console.note(f"students by {metric} on held-out rows: {each}. The student below is {best}")
+    return best
 
 
 def _can_have(what: str, module: str, extra: str) -> bool:
@@ -243,29 +274,59 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
     return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
 
 
-def _make_set(config: OwnFile, folder: Path, look: Look, rows: Sequence[dict[str, Any]]) -> None:
-    """A logit set of a fine-tuned teacher, or of the labels of all rows alone, those of the test included."""
-    name = config.task_name
-    source = ["--manifest", f"{name}.yaml", "--data", "data"]
-    if config.has_teacher:
-        encoder = Path(config.model_name_or_path)
-        start = str(encoder.resolve()) if encoder.is_dir() else config.model_name_or_path
-        epochs = ["--num-train-epochs", str(config.num_train_epochs or usual_epochs(look)), "--held-out", HELD_OUT]
-        run_command(
-            ["finetune-teacher", *source, "--model-name-or-path", start, "--output-dir", "teacher", *epochs], folder
+def _fine_tune(config: OwnFile, folder: Path, look: Look, source: Sequence[str]) -> str:
+    """Fine-tunes the teacher, for twice as many epochs if it misses a label. Returns its folder."""
+    encoder = Path(config.model_name_or_path)
+    start = str(encoder.resolve()) if encoder.is_dir() else config.model_name_or_path
+    command = ["finetune-teacher", *source, "--model-name-or-path", start, "--held-out", HELD_OUT]
+    epochs = config.num_train_epochs or usual_epochs(look)
+    run_command([*command, "--output-dir", TEACHER, "--num-train-epochs", str(epochs)], folder)
+    best = read_work_record(folder / TEACHER / FINETUNE_RECORD)["result"]["best"]["metrics"][HELD_OUT_SPLIT]
+    num_missing = int(best.get("labels_in_gold", 0) - best.get("labels_predicted", 0))
+    if num_missing <= 0 or config.num_train_epochs is not None:
+        return TEACHER
+    again = f"{TEACHER}-{2 * epochs}-epochs"
+    console.note(f"teacher: never predicts {counted(num_missing, 'label')}, so {2 * epochs} epochs are tried")
+    run_command([*command, "--output-dir", again, "--num-train-epochs", str(2 * epochs)], folder)
+    return again
+
+
+def _dump(config: OwnFile, folder: Path, look: Look, source: Sequence[str], teacher: str) -> None:
+    """Stores the teacher's logits for all rows, for their variants, and for more text."""
+    command = ["teacher-dump", *source, "--model-name-or-path", teacher, "--name", config.task_name, "--store", STORE]
+    # Labels of words belong to their rows alone.
+    if config.num_variants and look.type != "token_labels":
+        console.note(
+            f"variants: the teacher also labels up to {config.num_variants * len(look.rows):,} variants of the rows, "
+            f"{config.num_variants} for each. --num-variants 0 leaves them out"
         )
-        run_command(["teacher-dump", *source, "--model-name-or-path", "teacher", "--store", STORE], folder)
-        return
+        command += ["--augment", "mask-pos", "--num-variants", str(config.num_variants)]
+        tokenizer = Tokenizer.from_file(str(folder / teacher / TOKENIZER_FILE))
+        known = [mask for mask in MASKS if tokenizer.token_to_id(mask) is not None]
+        command += ["--mask-token", (known or MASKS)[0]]
+        if not _can_have("variants with other words of the same part of speech", "textblob", "augment"):
+            command += ["--pos-probability", "0"]
+    if config.unlabelled is not None:
+        command += ["--unlabelled", str(config.unlabelled.resolve())]
+    run_command(command, folder)
+
+
+def _import_gold(
+    config: OwnFile, folder: Path, look: Look, source: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> None:
+    """Makes a logit set of the labels of all rows alone, those of the test included."""
     answers = pa.Table.from_pylist(_gold_answers(look, rows))
     write_atomically(folder / "labels.parquet", partial(pq.write_table, answers))
     tokenizer = bert_uncased()
     texts = (row[text] for row in look.rows for text in look.texts)
     share = share_of_whole_words(tokenizer, (one if isinstance(one, str) else " ".join(one) for one in texts))
+    own = []
     if share >= LEAST_KNOWN:
         console.note(f"words: {share:.0%} are in BERT's vocabulary, so the student starts from distill's vectors of it")
         write_text(folder / TOKENIZER_FILE, tokenizer.to_str())
-        source += ["--tokenizer", TOKENIZER_FILE]
-    run_command(["import", "labels.parquet", *source, "--teacher", GOLD, "--name", name, "--store", STORE], folder)
+        own = ["--tokenizer", TOKENIZER_FILE]
+    name = ["--name", config.task_name, "--store", STORE]
+    run_command(["import", "labels.parquet", *source, *own, "--teacher", GOLD, *name], folder)
 
 
 def usual_epochs(look: Look) -> int:
@@ -294,18 +355,19 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
 
-def next_commands(config: OwnFile, folder: Path, look: Look) -> list[str]:
+def next_commands(config: OwnFile, folder: Path, look: Look, run: str) -> list[str]:
     """Returns the commands that users want next. The last one is likely to raise the student's score."""
-    student = shlex.quote(str(folder / student_of(config)))
+    student = shlex.quote(str(folder / run))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
     columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
     again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label]
     again += ["--test", str(config.test)] if config.test is not None else []
-    again += ["--output-dir", f"{folder}-teacher"]
     if not config.has_teacher:
-        better = f"{shlex.join(again)} --model-name-or-path ENCODER   # fine-tune a teacher first"
-    elif look.type == "token_labels":  # no text is added to sentences of labelled words
-        better = f"{shlex.join(again)} --model-name-or-path ENCODER   # with a larger encoder"
+        flags, why = f"{folder}-teacher --model-name-or-path ENCODER", "fine-tune a teacher first"
+    elif look.type == "token_labels" or config.unlabelled is not None:
+        flags, why = f"{folder}-larger --model-name-or-path ENCODER", "with a larger encoder"
     else:
-        better = "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
+        encoder = shlex.quote(config.model_name_or_path)
+        flags, why = f"{folder}-more --model-name-or-path {encoder} --unlabelled FILE", "with more text"
+    better = f"{shlex.join(again)} --output-dir {flags}   # {why}"
     return [f"distill predict {student} {texts}", f"distill serve {student}", better]

@@ -83,7 +83,8 @@ FLAGS = {
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "
     "--cors-allow-origin --collect --collect-without-text",
     "report": "set_or_run --output --store --allow-unverified",
-    "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir "
+    "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --num-variants "
+    "--unlabelled --output-dir "
     "--columns --demo",
     "tasks": "",
     "tasks show": "name --manifest",
