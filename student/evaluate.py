@@ -15,6 +15,7 @@ from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.settings import flag_name, given
 from pipeline.sources import load_source, load_word_source
+from pipeline.sources.gold import NO_SCORE
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.target import TargetKind
 from pipeline.tasks.task import TRAIN, Task, TaskType
@@ -39,7 +40,6 @@ TYPES: dict[TargetKind, TaskType] = {
 }
 # Common names of the column of gold, in addition to the task's own.
 USUAL_LABELS = ("label", "labels", "score", "tags", "ner_tags")
-ANY_SCORE = (-math.inf, math.inf)  # a student does not store the range of its task's scores
 
 
 def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
@@ -177,9 +177,17 @@ def _task_of_file(config: EvaluateSettings, file: Path, predictor: Predictor) ->
         own = known.model_dump()
     else:
         own = {"name": student.task, "type": kind, "metrics": student.metrics}
-        own |= {"score_range": ANY_SCORE} if kind == "regression" else {"labels": names}
+        own |= {"score_range": (_least_score(predictor), math.inf)} if kind == "regression" else {"labels": names}
     task = parse_model(Task, own | {"columns": columns, "splits": {"file": None}}, str(file))
     return task.model_copy(update={"splits": {file.name: None}})
+
+
+def _least_score(predictor: Predictor) -> float:
+    """Returns the least number that a column of gold scores may contain. Scales may be wider than what was seen."""
+    calibration = predictor.info.calibration
+    low = -math.inf if calibration is None or calibration.score_range is None else calibration.score_range[0]
+    # Where a scale is above -1, that number stands for missing gold.
+    return math.nextafter(NO_SCORE, 0) if low > NO_SCORE else -math.inf
 
 
 def _columns(

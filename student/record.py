@@ -103,6 +103,9 @@ def _complete_config(training: StudentTraining, student: TaskStudent) -> None:
     rows = training.calibration_rows
     if rows is not None and len(rows) >= FEWEST_CALIBRATED:
         fitted = training.kind.fit_calibration(student, rows)
+        task = training.data.logit_set.record.task
+        if fitted is not None and task is not None and task.score_range is not None:
+            fitted = fitted.model_copy(update={"score_range": task.score_range})
         student.config = student.config.model_copy(update={"calibration": fitted})
         # Everything that opens a student reads its config, so a copy, an export and a download are calibrated, too.
         save_config(training.folder, student.config_json)

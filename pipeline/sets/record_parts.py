@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from pipeline.errors import short
 from pipeline.record_file import json_sha256
@@ -141,6 +141,7 @@ class TaskRecord(Part):
         text_columns: names of the columns of the first and of the second sentences in the task's files. None in sets
             that older versions wrote.
         label_columns: names of the column of the gold in the task's files. None also if each label has a column.
+        score_range: the lowest and the highest gold score. None for labels.
         license: the hub's identifier of the licence of the texts.
         language: ISO 639-1 code of the texts.
         hub: the data set of the hub from which the rows were read.
@@ -153,6 +154,7 @@ class TaskRecord(Part):
     licence: str
     text_columns: tuple[Names, ...] | None = Field(None, min_length=1, max_length=2)
     label_columns: Names | None = None
+    score_range: tuple[FiniteFloat, FiniteFloat] | None = None
     license: str | None = Field(None, pattern=HUB_LICENSE)
     language: str | None = Field(None, pattern=LANGUAGE)
     hub: HubDataset | None = None

@@ -9,10 +9,10 @@ Shapes: N rows, C logits or labels.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.tasks.target import NO_LABEL, Target, has_gold, predicted_scores
@@ -22,6 +22,7 @@ HOTTEST = 20.0
 # Thresholds are stored as probabilities, and those of larger logits would round to 0 or 1.
 MOST_LOGIT = 30.0
 COVERAGE = 0.9  # share of gold scores that an interval is to contain
+AnyFloats = TypeVar("AnyFloats", Floats, Floats64)
 Temperature = Annotated[float, Field(ge=1 / HOTTEST, le=HOTTEST)]
 
 
@@ -33,6 +34,7 @@ class Calibration(BaseModel):
             itself one for each. Empty for scores.
         half_width: half of the width of the interval around a score that contains gold with probability `COVERAGE`.
             None for labels.
+        score_range: the lowest and the highest score of the task, which no interval passes, or None if it is unknown.
         num_rows: rows that it was fitted on. The student was not trained on them.
     """
 
@@ -40,6 +42,7 @@ class Calibration(BaseModel):
 
     temperature: tuple[Temperature, ...] = Field((), max_length=2**22)
     half_width: float | None = Field(None, ge=0, allow_inf_nan=False)
+    score_range: tuple[FiniteFloat, FiniteFloat] | None = None
     num_rows: int = Field(ge=1)
 
     def problems(self, target: Target) -> list[str]:
@@ -57,11 +60,13 @@ def calibrated(logits_NC: Floats, calibration: Calibration | None) -> Floats:
     return np.asarray(logits_NC / np.array(calibration.temperature, dtype=np.float32))
 
 
-def interval(score: float, calibration: Calibration | None) -> list[float] | None:
+def intervals(score_N: AnyFloats, calibration: Calibration | None) -> tuple[AnyFloats, AnyFloats] | None:
     """The two numbers between which gold lies with probability `COVERAGE`, or None if they are not known."""
     if calibration is None or calibration.half_width is None:
         return None
-    return [score - calibration.half_width, score + calibration.half_width]
+    ends = calibration.score_range or (-math.inf, math.inf)
+    low_N, high_N = score_N - calibration.half_width, score_N + calibration.half_width
+    return np.clip(low_N, *ends), np.clip(high_N, *ends)
 
 
 def fit_calibration(target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Calibration | None:

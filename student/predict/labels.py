@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.tasks.target import Target, margins, predicted_scores, probabilities, softmax
-from pipeline.tasks.temperature import Calibration, as_logits
+from pipeline.tasks.temperature import Calibration, as_logits, intervals
 from pipeline.training.run_record import stored_thresholds
 
 if TYPE_CHECKING:
@@ -64,11 +64,9 @@ def _score_columns(score_N: Floats, calibration: Calibration | None) -> "dict[st
     import pyarrow as pa
 
     columns = {"score": pa.array(score_N)}
-    if calibration is None or calibration.half_width is None:
+    if (ends := intervals(score_N, calibration)) is None:
         return columns
-    half_width = np.float32(calibration.half_width)
-    limits = [pa.array(score_N - half_width), pa.array(score_N + half_width)]
-    return columns | {"interval": pa.StructArray.from_arrays(limits, names=["low", "high"])}
+    return columns | {"interval": pa.StructArray.from_arrays(list(map(pa.array, ends)), names=["low", "high"])}
 
 
 def chosen(

@@ -6,10 +6,12 @@ Shapes: N inputs, C logits.
 from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import predicted_scores, probabilities
-from pipeline.tasks.temperature import Calibration, calibrated, interval
+from pipeline.tasks.temperature import calibrated, intervals
 from pipeline.tasks.text_drift import answer_signals
 from student.predict.labels import answer_columns, chosen_names
 from student.texts import Texts, listed, unzipped
@@ -56,7 +58,11 @@ class TextAnswers:
         """Returns the answers to inputs that have these logits."""
         target, logits_NC = self.info.target, calibrated(raw_logits_NC, self.info.calibration)
         if not target.has_labels:
-            return [_scored(score, self.info.calibration) for score in predicted_scores(target, logits_NC).tolist()]
+            score_N = predicted_scores(target, logits_NC).astype(np.float64)
+            scores = [{"score": score} for score in score_N.tolist()]
+            if (ends := intervals(score_N, self.info.calibration)) is None:
+                return scores
+            return [one | {"interval": row} for one, row in zip(scores, np.transpose(ends).tolist(), strict=True)]
         labels = chosen_names(target, logits_NC, self.threshold, self.bias_C)
         return [
             {"label": label, "probabilities": dict(zip(target.names, row, strict=True))}
@@ -107,8 +113,3 @@ class TextAnswers:
         from pipeline.sources.columns import checked_text
 
         checked_text(table, path, name, problems, first_row)
-
-
-def _scored(score: float, calibration: Calibration | None) -> Prediction:
-    limits = interval(score, calibration)
-    return {"score": score} if limits is None else {"score": score, "interval": limits}

@@ -186,6 +186,7 @@ def task_record(task: Task, source: Source) -> TaskRecord:
         licence=task.licence,
         text_columns=task.columns.texts,
         label_columns=task.columns.label,
+        score_range=task.score_range,
         license=task.license,
         language=task.language,
         hub=hub_dataset(task.hub) if is_from_hub else None,

@@ -17,7 +17,7 @@ from pipeline.sql.read_only_query import open_files
 from pipeline.tasks.calibration_error import calibration_scores, coverage, probability_scores
 from pipeline.tasks.target import NO_LABEL, Target, make_target, sigmoid, softmax
 from pipeline.tasks.task import load_task
-from pipeline.tasks.temperature import HOTTEST, Calibration, calibrated, fit_calibration, interval
+from pipeline.tasks.temperature import HOTTEST, Calibration, calibrated, fit_calibration, intervals
 
 BINARY, THREE, SCORE = (make_target(load_task(name)) for name in ("mrpc", "mnli", "stsb"))
 LABELS = Target(kind="labels", names=("a", "b", "c"))
@@ -142,8 +142,10 @@ def test_an_interval_is_the_conformal_quantile() -> None:
     predicted = (gold + np.arange(1, 20)).astype(np.float32)[:, None]
     fitted = fit_calibration(SCORE, predicted, np.empty(0, dtype=np.int64), gold)
     assert fitted == Calibration(half_width=18.0, num_rows=19)  # the 18th of 19 errors: 18 / 20 of further rows
-    assert interval(2.0, fitted) == [-16.0, 20.0]
-    assert interval(2.0, None) is None
+    assert intervals(np.array([2.0]), fitted) == ([-16.0], [20.0])
+    assert intervals(np.array([2.0]), None) is None
+    on_a_scale = fitted.model_copy(update={"score_range": (0.0, 18.5)})
+    assert intervals(np.array([2.0]), on_a_scale) == ([0.0], [18.5])
     assert calibrated(predicted, fitted) is predicted
 
 

@@ -21,7 +21,7 @@ from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, softmax
 from pipeline.tasks.temperature import Calibration, fit_calibration
 from pipeline.training.batches import held_out_rows
 from student.data import Examples, hold_out, load_examples
-from student.evaluate import evaluate
+from student.evaluate import evaluate, evaluate_file
 from student.export.export import export
 from student.lessons.examples import score_student, student_logits
 from student.model.student import Student
@@ -232,9 +232,17 @@ def test_scores_have_an_interval(ratings: dict[str, ExampleSet], tmp_path: Path)
     predictor = Predictor(run)
     score_N = predicted_scores(predictor.info.target, predictor.logits(TEXTS))
     for answer, score in zip(predictor(TEXTS), score_N.tolist(), strict=True):
-        assert answer == {"score": score, "interval": [score - half, score + half]}
+        # No interval leaves the task's scale.
+        assert answer == {"score": score, "interval": [min(max(score + d, 1), 6) for d in (-half, half)]}
     interval = predictor.columns(TEXTS)["interval"].to_pylist()
-    assert [one["high"] - one["low"] for one in interval] == pytest.approx([2 * half] * len(TEXTS), rel=1e-5)
+    assert [[one["low"], one["high"]] for one in interval] == [
+        pytest.approx(answer["interval"], rel=1e-5) for answer in predictor(TEXTS)
+    ]
+    # -1 stands for missing gold, because the scale begins at 1.
+    rows = [{"sentence1": text, "score": score} for text, score in zip(TEXTS, (-1, 2), strict=False)]
+    (tmp_path / "june.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (parts,) = evaluate_file(EvaluateSettings.from_flags(run=run, data=tmp_path / "june.jsonl"))[0].values()
+    assert (parts["rows"]["scored"], parts["rows"]["without_gold"]) == (1, 1)
     coverage = next(iter(record["result"]["evaluation"].values()))["calibration"]["coverage"]
     assert coverage["after"] >= 0.9  # of the very rows that it was fitted on
 
