@@ -73,6 +73,10 @@ def check_launched() -> str | None:
         is_read = name in LAUNCHED or name.startswith("ACCELERATE_") or name in ("MASTER_ADDR", "OMP_NUM_THREADS")
         if is_read and os.environ[name] in ("", "-1"):
             del os.environ[name]
+    # OpenMP takes a number for each level of nested loops, but accelerate reads one.
+    if "," in (threads := os.environ.get("OMP_NUM_THREADS", "")):
+        os.environ["OMP_NUM_THREADS"] = threads.split(",")[0].strip()
+    numbers(["OMP_NUM_THREADS"])
     values = numbers(LAUNCHED)
     size, rank = (next((name for name in names if name in values), None) for names in (SIZES, RANKS))
     found = size if size is not None and values[size] != 1 else "LOCAL_RANK" if "LOCAL_RANK" in values else None

@@ -1,6 +1,7 @@
 """Advice about scores for `finetune-teacher`, `train-student`, `evaluate` and `quickstart`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -201,6 +202,11 @@ def _reversed(parts: Mapping[str, Any]) -> str | None:
     name, correlation = next(((one, parts["gold"][one]) for one in CORRELATIONS if one in parts["gold"]), ("", 0.0))
     if correlation <= -SURE:
         return f"Gold falls where the student's score rises ({name} {correlation:.3f}). Check the direction of gold."
+    if correlations := _label_correlations(parts):
+        if fmean(correlations) > -SURE:
+            return None
+        what = "Labels mostly hold in gold where the student does not predict them"
+        return f"{what}, so gold is reversed or has its labels in another order. Check the column of gold."
     counts = {gold: row for gold, row in parts.get("confusion", {}).items() if row}
     most = {gold: max(row, key=row.__getitem__) for gold, row in counts.items()}
     others = {gold: name for gold, name in most.items() if gold != name}
@@ -213,6 +219,18 @@ def _reversed(parts: Mapping[str, Any]) -> str | None:
         return None
     pairs = ", ".join(f"{name!r} where gold is {gold!r}" for gold, name in others.items())
     return f"The student mostly predicts {pairs}, so gold has its labels in another order. Check the column of gold."
+
+
+def _label_correlations(parts: Mapping[str, Any]) -> list[float]:
+    """Returns the correlation of gold and prediction of each label that varies, of a multi-label task."""
+    # Other tasks with labels count rows by gold and prediction.
+    by_label = parts["by_label"] if parts.get("confusion") == {} else {}
+    num_rows, found = parts.get("rows", {}).get("scored", 0), []
+    for one in by_label.values():
+        gold, predicted, right = one["gold"], one["predicted"], one["precision"] * one["predicted"]
+        if spread := gold * (num_rows - gold) * predicted * (num_rows - predicted):
+            found.append((num_rows * right - gold * predicted) / sqrt(spread))
+    return found
 
 
 def _skew(parts: Mapping[str, Any]) -> Iterator[str]:

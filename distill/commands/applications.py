@@ -15,6 +15,7 @@ from distill.commands.command import command, needs_libraries, needs_teacher_lib
 from distill.result import Result, Text
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
+from pipeline.record_file import teacher_in
 from pipeline.training.run_record import kind_of_folder
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def report(settings: ReportSettings) -> Result:
 
     folder = Path(settings.set_or_run)
     kind = _kind(folder)
+    if kind is None and (problem := teacher_in(folder)):
+        raise DataError(f"{folder}: {problem}")
     if kind is None:
         try:
             folder = find_set(settings.set_or_run, settings.store)

@@ -89,7 +89,9 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str, runs: Labels =
     questions = [table for table in tables if table["function_name"] not in listed_functions()["tables"]]
     refuse_for_words(connection, questions, local)
     mentioned = mentions(nodes)
-    check_label_order(connection, mentioned._replace(tables=mentioned.tables - local), runs)
+    check_label_order(
+        connection, mentioned._replace(tables=[name for name in mentioned.tables if name not in local]), runs
+    )
 
 
 def _check_functions(connection: duckdb.DuckDBPyConnection, tables: set[str], values: set[str]) -> None:

@@ -88,6 +88,13 @@ def test_empty_variables_of_launchers_are_not_set(
 
 
 @pytest.mark.usefixtures("no_launcher")
+def test_threads_may_have_a_number_for_each_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4, 2")
+    assert check_launched() is None
+    assert os.environ["OMP_NUM_THREADS"] == "4"
+
+
+@pytest.mark.usefixtures("no_launcher")
 @pytest.mark.parametrize(
     ("variables", "named"),
     [
@@ -100,6 +107,7 @@ def test_empty_variables_of_launchers_are_not_set(
         (OF_MPI, ["OMPI_COMM_WORLD_SIZE=2", "MASTER_ADDR"]),
         ({"LOCAL_RANK": "0"}, ["LOCAL_RANK=0", "WORLD_SIZE", "RANK", "MASTER_ADDR"]),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "host"}, ["WORLD_SIZE=2", "RANK"]),
+        ({"OMP_NUM_THREADS": "four,2"}, ["OMP_NUM_THREADS=four"]),
     ],
 )
 def test_variables_of_launchers_that_do_not_fit_are_refused_by_name(

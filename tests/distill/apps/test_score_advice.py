@@ -46,6 +46,14 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
     assert [expected in line for line in found] == [True] * is_below
 
 
+def multilabel(**labels: tuple[int, int, float]) -> dict[str, Any]:
+    """Scores on 100 rows with several labels each, of which gold, predictions and precision are given."""
+    keys = ("gold", "predicted", "precision")
+    by_label = {name: dict(zip(keys, values, strict=True)) for name, values in labels.items()}
+    scores = {"gold": {"macro_f1": 0.6}, "teacher": {}, "majority": {"macro_f1": 0.0}}
+    return scores | {"rows": {"scored": 100}, "by_label": by_label, "confusion": {}}
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
@@ -79,6 +87,8 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
             {"gold": {"pearson": -0.9}, "teacher": {}, "majority": {"pearson": 0.0}},
             [("pearson -0.900", "direction of gold")],
         ),
+        (multilabel(a=(40, 60, 0.0), b=(50, 50, 0.1)), [("gold is reversed",)]),
+        (multilabel(a=(40, 60, 0.6), b=(50, 50, 0.1), c=(9, 0, 0.0)), [("student never predicts c",)]),
         ({"gold": both(0.51), "teacher": {}, "majority": both(0.5)}, []),
         ({"gold": {}, "teacher": {}, "majority": {}}, []),
     ],

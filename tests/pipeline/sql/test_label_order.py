@@ -50,6 +50,8 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, **runs: list[str]) ->
         "select kl(a.logits, b.logits) from (from first) a, (select * from second_one) b",
         """select kl(a.logits, b.logits) from examples a join examples b using (source_row)
            where a."set" = 'first' and b."set" = 'second-one'""",
+        """select kl(a.logits, b.logits) from examples a join examples b using (source_row) where a."set" < b."set" """,
+        """select kl(a.logits, b.logits) from first a join examples b using (source_row) where b."set" <> a.split""",
         "from agreement(first, other)",
         "select label_name('second-one', teacher) from confusion(first)",
     ],
@@ -64,6 +66,9 @@ def test_labels_in_another_order_are_not_compared(connection: duckdb.DuckDBPyCon
     [
         "from agreement(first, first)",
         "select label_name('first', teacher) from confusion(first)",
+        """select kl(a.logits, b.logits) from examples a join examples b using (source_row)
+           where a."set" = 'first' and b."set" = 'first'""",
+        """select kl(a.logits, b.logits) from first a join examples b using (source_row) where b."set" = 'first'""",
         f"select label_name('first', argmax(a.logits)) = label_name('second-one', argmax(b.logits)) from {JOINED}",
         "with second_one as (from first) select kl(a.logits, b.logits) from first a, second_one b",
     ],

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from distill.apps.report import charts
 from distill.apps.report.page import TEXT_LENGTH, Page, Picture, Section, Table, clipped, name_of, render
+from tests.helpers.commands import invoke
 from tests.helpers.report_pages import Parsed, needs_nothing_else
 
 HOSTILE = ["<script>alert(1)</script>", r"$\frac{1}{2}$", '"><img src=x onerror=alert(1)>', "</svg><b>&amp;", "#0072b2"]
@@ -115,3 +117,10 @@ def test_a_class_without_a_name_has_its_number() -> None:
 def test_figures_are_plain_values() -> None:
     page = Page("k", "t", "l", (Section("s", pictures=(Picture("p", "<svg></svg>", "c", [{"n": 3}]),)),))
     assert json.loads(json.dumps(page.figures())) == [{"section": "s", "title": "p", "rows": [{"n": 3}]}]
+
+
+def test_the_folder_of_a_teacher_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    done = invoke("report", tmp_path)
+    assert done.exit_code == 2
+    assert f"{tmp_path}: holds a teacher" in done.stderr
