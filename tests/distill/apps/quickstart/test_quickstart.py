@@ -1,8 +1,9 @@
-"""``distill quickstart``: what it finds in a file, its splits and judgements, and a whole run without a teacher."""
+"""``distill quickstart``: what it finds in a file, its splits and judgements, and whole runs."""
 
 import importlib.util
 import json
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from distill.apps.quickstart.quickstart import next_commands, rows_to_test, spli
 from distill.apps.report.set_page import set_page
 from distill.apps.word_baseline import NAME as WORD_BASELINE
 from pipeline.errors import ConfigError, DataError
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.target import softmax
 from pipeline.tasks.task import load_task
@@ -331,6 +333,52 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     assert "distill-offline[report]" in again.stderr
     assert "distill-offline[sklearn]" in again.stderr
     assert "$ distill report" not in again.stderr
+
+
+@pytest.mark.slow
+def test_a_teacher_labels_variants_and_more_text(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fork_steps(monkeypatch)
+    message = [f"the food was {word} {k}" for k in range(COUNT) for word in ("good", "bad")]
+    # A tiny random teacher only learns the most frequent label.
+    category = ["yes", "no", "yes", "no", "yes", "maybe"] * (COUNT // 3)
+    path = written(tmp_path, message=message, category=category)
+    (tmp_path / "more.csv").write_text("\n".join(["message", *(f"more text of number {k}" for k in range(7))]) + "\n")
+    flags = ("--text", "message", "--label", "category", "--model-name-or-path", work / "bert", "--num-variants", "2")
+    result = invoke("quickstart", path, *flags, "--unlabelled", "more.csv", "--json")
+    assert result.exit_code == 0, result.stderr
+    folder = tmp_path / "quickstart" / "rows"
+    logit_set = ExampleSet.open(folder / "logits" / "rows")
+    origins = Counter(logit_set.read("train", ("origin",)).column("origin").to_pylist())
+    assert origins["unlabelled"] == 7
+    assert 0 < origins["mask-pos"] <= 2 * origins["original"]
+    assert logit_set.record.teacher.name == "teacher-40-epochs"
+    assert "never predicts 2 labels" in result.stderr
+    assert sorted(run.name for run in (folder / "runs").iterdir()) == ["rows", "rows-recurrent"]
+    found = json.loads(result.stdout)
+    assert set(found["scores"]) == {"student", "teacher", "words and characters, TF-IDF"}
+    assert "--unlabelled" not in found["next"][-1]
+
+
+@pytest.mark.parametrize(
+    ("label", "flags", "named"),
+    [
+        ("category", ("--model-name-or-path", "none"), ("--unlabelled", "none")),
+        ("tags", ("--model-name-or-path", "bert"), ("--unlabelled", "labelled words")),
+        ("category", ("--model-name-or-path", "bert"), ("more.csv",)),
+    ],
+)
+def test_more_text_that_cannot_be_labelled_is_refused(
+    label: str, flags: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns: dict[str, list[Any]] = {"category": ["yes", "no"] * (COUNT // 2), "tags": [["B-X", "O"]] * COUNT}
+    message: list[Any] = texts() if label == "category" else [text.split()[:2] for text in texts()]
+    path = written(tmp_path, message=message, **{label: columns[label]})
+    result = invoke("quickstart", path, "--text", "message", "--label", label, *flags, "--unlabelled", "more.csv")
+    assert result.exit_code == 2
+    assert all(name in result.stderr for name in named), result.stderr
+    assert not (tmp_path / "quickstart").exists()
 
 
 def test_labelled_words_become_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
