@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
-from pipeline.file_names import CONFIG_FILE, FINETUNE_RECORD
+from pipeline.file_names import CONFIG_FILE, FINETUNE_RECORD, SET_RECORD
 from pipeline.files import read_small_file, write_text
 from pipeline.untrusted import parse_json, without_nan
 
@@ -80,10 +80,17 @@ def read_work_record(path: Path) -> Record:
         record = read_record(path)
     except FileNotFoundError as error:
         problem = f"has no {path.name}" if path.parent.exists() else "no such folder"
-        raise IntegrityError(f"{path.parent}: {teacher_in(path.parent) or problem}") from error
+        raise IntegrityError(f"{path.parent}: {not_student_in(path.parent) or problem}") from error
     if not {"state", "settings", "command"} <= record.keys():
         raise IntegrityError(f"{path}: not a record of work: it has no state, no settings or no command")
     return record
+
+
+def not_student_in(folder: Path) -> str:
+    """Returns advice if a folder holds a set or a teacher where a student is needed, otherwise an empty text."""
+    if (folder / SET_RECORD).is_file():
+        return f"holds a logit set, not a student. Train one with `distill train-student --set {folder}`."
+    return teacher_in(folder)
 
 
 def teacher_in(folder: Path) -> str:

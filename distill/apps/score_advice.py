@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +16,8 @@ from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds import open_set
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, text_hashes
 from pipeline.sets.kinds.token_labels import TokenLabelSet
-from pipeline.tasks.task import TRAIN
+from pipeline.tasks.spans import scores_by_span, word_scores
+from pipeline.tasks.task import OUTSIDE, TRAIN
 from pipeline.text.same_input import input_keys
 from pipeline.training.run_record import Entry
 from student.run_settings import EvaluateSettings
@@ -113,11 +115,21 @@ def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
 
 
 def judge_words(logit_set: TokenLabelSet) -> list[str]:
-    """Counts by dev split the sentences of a set that copy a training row."""
+    """Counts by dev split the sentences of a set that copy a training row, and judges the teacher."""
     keys = {name: _word_keys(logit_set, name) for name in logit_set.splits}
     trained = keys.pop(TRAIN, pa.nulls(0, pa.string()))
     counts = {name: _num_copies(own, trained) for name, own in keys.items()}
-    return [f"{name}: {count:,} of {len(keys[name]):,} rows {ARE_COPIES}." for name, count in counts.items() if count]
+    found = [f"{name}: {count:,} of {len(keys[name]):,} rows {ARE_COPIES}." for name, count in counts.items() if count]
+    return found + [f"{name}: {line}" for name in keys for line in judge(_parts_of_words(logit_set, name))]
+
+
+def _parts_of_words(logit_set: TokenLabelSet, split: str) -> dict[str, Any]:
+    rows, metrics = logit_set.read(split), logit_set.record.metrics
+    outside_TC = np.zeros_like(rows.teacher_TC)
+    outside_TC[:, rows.names.index(OUTSIDE)] = 1
+    tallies, majority = rows.tallies(rows.teacher_TC), word_scores(metrics, rows.tallies(outside_TC))
+    teacher = {"teacher": word_scores(metrics, tallies), "teacher_by_label": scores_by_span(rows.names, tallies)}
+    return {"gold": {}, "majority": majority} | teacher
 
 
 def _num_copies(keys: pa.Array, trained: pa.Array) -> int:

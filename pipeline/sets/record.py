@@ -14,6 +14,7 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean
+from pipeline.file_names import SET_RECORD
 from pipeline.files import read_small_file, write_text
 from pipeline.parsing import parse_model
 from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, with_checksum, without_checksum
@@ -48,7 +49,7 @@ from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import num_values, parse_json
 
-FILE_NAME = "distill.json"
+FILE_NAME = SET_RECORD
 FORMAT_VERSION: Final = 1
 MAX_VALUES, MAX_SHARDS = 100_000, 2**16
 State = Literal["staged", "complete", "verified"]

@@ -14,7 +14,7 @@ from itertools import accumulate, chain
 from lzma import LZMAError
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -284,8 +284,8 @@ def _json_lines(path: Path) -> Opened:
 def _arrow(path: Path, naming: Naming) -> Opened:
     """Opens Arrow's file format, which is also Feather, or its stream format, which `datasets` writes."""
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(str(path)) as source:
+    def batches(open_source: Callable[[str], Any] = pa.OSFile) -> Iterator[pa.RecordBatch]:
+        with open_source(str(path)) as source:
             try:
                 file = pa.ipc.open_file(source)
             except pa.ArrowInvalid:
@@ -301,8 +301,10 @@ def _arrow(path: Path, naming: Naming) -> Opened:
         tables = (pa.Table.from_batches([batch]) for batch in batches())
         return from_row((table if columns is None else table.select(list(columns)) for table in tables), start)
 
+    # Rows are read into memory: a mapped file that is overwritten in place would end the process. Counts are mapped.
     schema = next(batches()).schema
-    return Opened(schema.names, read, lambda: sum(batch.num_rows for batch in batches()), class_names(schema.metadata))
+    count = lambda: sum(batch.num_rows for batch in batches(pa.memory_map))  # noqa: E731
+    return Opened(schema.names, read, count, class_names(schema.metadata))
 
 
 FORMATS: dict[str, Callable[[Path, Naming], Opened]] = {

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.parsing import parse_model
-from pipeline.record_file import read_record, read_work_record, teacher_in
+from pipeline.record_file import not_student_in, read_record, read_work_record, teacher_in
 from student.encoders.specs import Bert
 from student.model.architecture import (
     BERT_KEY,
@@ -55,8 +55,8 @@ def why_none(path: Path) -> str:
         return f"{folder}: no such folder"
     # A folder without a config is often that of a run in its first epoch, and the message should mention that.
     record = read_work_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
-    if teacher := teacher_in(folder):
-        return f"{folder}: {teacher}"
+    if other := not_student_in(folder):
+        return f"{folder}: {other}"
     others = students_in(folder)
     if record.get("state") == "running" and not others:
         return f"{folder}: its training has not saved any weights yet. Repeat its command:\n  {record['command']}"

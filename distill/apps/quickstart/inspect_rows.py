@@ -90,6 +90,11 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
     rows = [{FILE_ROW: number} | row for number, row in enumerate(table.to_pylist())]
     if kind in ("multilabel", "token_labels"):
         _refuse_other_than_names(file, rows, label)
+    if kind == "token_labels" and (odd := [k for k, row in enumerate(rows) if _is_odd(row[texts[0]], row[label])]):
+        where = rows_in_words(odd)
+        raise DataError(
+            f"{file}: {texts[0]!r} and {label!r} differ in length in {where}. Give one label for each word."
+        )
     blanks = zip(*(blank(table.column(name).combine_chunks()).to_pylist() for name in texts), strict=True)
     complete = [
         row
@@ -222,6 +227,10 @@ def _refuse_other_than_names(file: Path, rows: list[dict[str, Any]], label: str)
         what = "null" if first is None else f"{first!r:.80}"
         where = rows_in_words([k for k, one in wrong.items() if one == first])
         raise DataError(f"{file}: a list of column {label!r} holds {what} in {where}. Give lists of names of labels.")
+
+
+def _is_odd(words: list[str] | None, labels: list[str] | None) -> bool:
+    return words is not None and labels is not None and len(words) != len(labels)
 
 
 def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) -> tuple[str, ...]:

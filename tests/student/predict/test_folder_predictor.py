@@ -16,6 +16,7 @@ from student.predict.multi_task import MultiTaskPredictor
 from student.predict.predictor import Predictor
 from student.predict.torch_backend import TorchBackend
 from student.train import train
+from tests.helpers.commands import invoke
 from tests.helpers.engine import needs_engine, torch_predictor
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
@@ -138,3 +139,11 @@ def test_the_file_is_the_same_each_time_and_goes_elsewhere(opinion_run: Path, st
     assert isinstance(elsewhere.backend, EngineBackend)
     assert elsewhere.backend.folder is None
     assert elsewhere(TEXTS) == Predictor(opinion_run)(TEXTS)
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("predict", "a text")])
+def test_the_folder_of_a_set_is_named(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "distill.json").write_text("{}")
+    done = invoke(command[0], tmp_path, *command[1:])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{tmp_path}: holds a logit set" in done.stderr

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distill.apps.score_advice import judge_words
 from pipeline.errors import DataError
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sets.set_settings import VerifySettings
@@ -83,6 +84,13 @@ def test_what_is_no_answer_to_each_word_is_refused(
     rows[row] |= change
     with pytest.raises(DataError, match=naming(named)):
         import_answers(config(tmp_path, rows), "distill import")
+
+
+def test_a_teacher_of_one_label_is_reported(rows: Rows, tmp_path: Path) -> None:
+    given = [{"tokens": row["tokens"], "label": ["O"] * len(row["tokens"])} for row in rows]
+    root = import_answers(config(tmp_path, given), "distill import").root
+    found = judge_words(TokenLabelSet.open(root))
+    assert any("same answer" in line for line in found)
 
 
 def test_the_command_counts_dev_sentences_that_are_training_sentences(rows: Rows, tmp_path: Path) -> None:

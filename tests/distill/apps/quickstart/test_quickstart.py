@@ -138,6 +138,13 @@ def test_a_null_among_labels_is_named_with_its_rows(tmp_path: Path) -> None:
         look_at(path, ["message"], "category")
 
 
+def test_words_without_a_label_each_are_named_with_their_rows(tmp_path: Path) -> None:
+    tags = [["O", "O"]] * (COUNT - 1) + [["O"]]
+    path = written(tmp_path, tokens=[["anna", f"w{k}"] for k in range(COUNT)], tags=tags)
+    with pytest.raises(DataError, match=naming(str(path), f"row {COUNT - 1}")):
+        look_at(path, ["tokens"], "tags")
+
+
 def test_few_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=naming("rows.csv", "3 rows")):
         look_at(written(tmp_path, message=texts(3), category=["a", "b", "a"]), ["message"], "category")
