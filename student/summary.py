@@ -51,7 +51,7 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
             ends = parts["interval"].get(name)
             interval = "{:.3f} to {:.3f}".format(*ends) if ends else None
             others = [parts["teacher"].get(name), parts["majority"][name]]
-            baseline = [parts["baseline"]["scores"][name]] if with_baseline else []
+            baseline = [parts.get("baseline", {}).get("scores", {}).get(name)] if with_baseline else []
             rows.append([split, name, value, interval, *others, *baseline])
         # GLUE's number is the mean of a task's metrics. With a single metric it would repeat that row.
         if parts["glue"] is not None and parts["glue"] not in parts["gold"].values():

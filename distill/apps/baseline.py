@@ -46,18 +46,16 @@ TUNED_CHARACTERS = 1_000_000  # of training rows, for which the strength is chos
 MAX_CHARACTERS = 10_000_000  # of training rows, which are fitted once within half a minute
 
 
-def baseline_scores(
-    config: EvaluateSettings, metrics: tuple[Metric, ...], rows: pa.Table | None
-) -> tuple[dict[str, dict[str, float]], int]:
-    """Fits the baseline on the gold of a run's training rows, and scores it on the rows that the run is scored on.
+def add_baseline(
+    config: EvaluateSettings, evaluation: dict[str, Any], rows: pa.Table | None, is_fast: bool = False
+) -> None:
+    """Fits the baseline on the gold of a run's training rows, and scores it on the rows that the run was scored on.
 
     Args:
         config: names the run, and what it is evaluated on.
-        metrics: those of the run.
+        evaluation: of the run. Gets the `judged_metrics` of each split, and the bytes of the model with its n-grams.
         rows: of ``--data``, None for the dev splits of a set.
-
-    Returns:
-        The `judged_metrics` by split, and the bytes of the fitted model with its n-grams.
+        is_fast: whether a fit that takes more than half a minute is left out.
 
     Raises:
         ConfigError: if the baseline does not suit the run's task.
@@ -68,19 +66,25 @@ def baseline_scores(
         raise ConfigError(f"--baseline: {config.run} has a student for each of several tasks. Give the folder of one.")
     paths = trained_sets(record, config.store)
     first = open_set(paths[0], config.allow_unverified)
+    metrics = tuple(dict.fromkeys(name for parts in evaluation.values() for name in parts["gold"]))
     if isinstance(first, TokenLabelSet):
-        return _of_words(config, record, first, metrics, rows)
-    logit_set = open_sets(paths, record["settings"].get("mix"), config.allow_unverified)
-    train = _training_rows(logit_set, record["settings"]["query"])
-    console.note(f"--baseline: fitting n-grams of words and characters on {len(train):,} rows")
-    target = logit_set.record.target
-    system = fit_baseline(train, target)
-    if config.data is not None and rows is not None:
-        splits = {config.data.name: labelled_rows(target, rows)}
+        scores, num_bytes = _of_words(config, record, first, metrics, rows)
     else:
-        tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
-        splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
-    return {split: scores_of(system, one, metrics) for split, one in splits.items() if len(one)}, system.num_bytes
+        logit_set = open_sets(paths, record["settings"].get("mix"), config.allow_unverified)
+        train = _training_rows(logit_set, record["settings"]["query"])
+        if is_fast and not is_quick(train):
+            return
+        console.note(f"--baseline: fitting n-grams of words and characters on {len(train):,} rows")
+        system = fit_baseline(train, logit_set.record.target)
+        num_bytes = system.num_bytes
+        if config.data is not None and rows is not None:
+            splits = {config.data.name: labelled_rows(logit_set.record.target, rows)}
+        else:
+            tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
+            splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
+        scores = {split: scores_of(system, one, metrics) for split, one in splits.items() if len(one)}
+    for split, values in scores.items():
+        evaluation[split]["baseline"] = {"scores": values, "bytes": num_bytes}
 
 
 def _of_words(

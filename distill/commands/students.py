@@ -145,12 +145,9 @@ def _evaluated(settings: EvaluateSettings, evaluation: dict[str, Any], rows: "pa
     from distill.apps.score_advice import judge, judge_texts
 
     if settings.baseline:
-        from distill.apps.baseline import baseline_scores
+        from distill.apps.baseline import add_baseline
 
-        names = dict.fromkeys(name for parts in evaluation.values() for name in parts["gold"])
-        scores, num_bytes = baseline_scores(settings, tuple(names), rows)
-        for split, values in scores.items():
-            evaluation[split]["baseline"] = {"scores": values, "bytes": num_bytes}
+        add_baseline(settings, evaluation, rows)
     for parts in evaluation.values():
         parts["judgements"] = judge(parts) + ([] if rows is None else judge_texts(settings, rows))
     result = _add_evaluation(Result(evaluation), str(settings.run), evaluation, with_labels=True)

@@ -169,13 +169,20 @@ def curves(
     def draw(plot: Axes) -> None:
         for (name, values), colour in zip(lines.items(), SERIES * len(lines), strict=False):
             name = clipped(name, 40)
-            plot.plot(steps, values, color=colour, marker="o", markersize=3, linewidth=1.6, label=name, clip_on=False)
+            marker = "o" if len(steps) <= WIDE else ""
+            plot.plot(
+                steps, values, color=colour, marker=marker, markersize=3, linewidth=1.6, label=name, clip_on=False
+            )
         if best is not None:
             value = next(iter(lines.values()))[steps.index(best)]
             plot.scatter(best, value, s=110, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=3)
-        for name, value in (levels or {}).items():
+        for number, (name, value) in enumerate(sorted((levels or {}).items(), key=lambda level: -level[1])):
             plot.axhline(value, color=FAINT, linestyle="--", linewidth=1)
-            plot.text(1, value, name, transform=plot.get_yaxis_transform(), ha="right", va="bottom")
+            # The highest level's name is above its line, the others' below, so that close levels do not overlap.
+            place, align = ((0, 2), "bottom") if number == 0 else ((0, -2), "top")
+            xycoords = plot.get_yaxis_transform()
+            plot.annotate(name, (1, value), place, xycoords, "offset points", ha="right", va=align)
+        plot.margins(y=0.1 if levels else None)  # room for the name below the lowest line
         plot.set(xlabel=xlabel)
         if len(steps) > 1:
             # The default margins would extend an axis of percent to 105.

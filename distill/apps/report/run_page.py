@@ -1,8 +1,9 @@
 """The page of a run: its scores, and its predictions for the dev rows of its set, compared with its teacher's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distill.apps.app_settings import ReportSettings
+from distill.apps.baseline import add_baseline
 from distill.apps.report import charts, predictions
 from distill.apps.report.page import Page, Picture, Rows, Section, Table
 from distill.apps.report.predictions import SHOWN_ROWS, Predictions
+from distill.apps.score_advice import judge
 from pipeline.console import size
-from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
+from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.file_columns import with_file_columns
@@ -36,6 +39,7 @@ from student.lessons.token_labels import logits_of_tokens
 from student.model.config_file import is_pretrained, read_task_config
 from student.model.student import Student, TaskStudent, TokenLabelStudent, default_device, load_student
 from student.predict.certificate import CERTIFICATE_FILE, Certificate, read_certificate
+from student.run_settings import EvaluateSettings
 from student.summary import evaluation_tables
 from student.trained_sets import trained_sets
 
@@ -78,10 +82,11 @@ def run_page(settings: ReportSettings, folder: Path) -> Page:
     student_config = read_task_config(folder / CONFIG_FILE)
     logit_set, missing = trained_set(settings, record)
     evaluation = record["result"]["evaluation"]
+    warnings = _judged(settings, folder, evaluation) if logit_set else []
     sections = (
         Section("What it is", facts=_facts(record, describe_config(student_config, folder))),
         training_section(record["result"], evaluation),
-        scores_section(evaluation),
+        scores_section(evaluation, warnings),
         *certificate_sections(folder),
         *(dev_sections(folder, logit_set, evaluation) if logit_set else [Section("Dev splits", missing)]),
         _settings(record),
@@ -217,17 +222,33 @@ def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Sect
         caption = "Scores after each epoch. The circle marks the saved epoch, selected by "
         caption += f"{result.get('chosen_by') or first}."
         caption += f" Dashed: {first} of the teacher and of guessing." if levels else ""
-        drawn.append(_curves("Dev scores", history, lines, caption, best, levels))
+        drawn.append(_curves("Scores", history, lines, caption, best, levels))
     return Section("Training", pictures=tuple(drawn))
 
 
-def scores_section(evaluation: dict[str, Any]) -> Section:
-    """Scores against gold and against the teacher, as `evaluate` prints them."""
-    caption = "95 % interval: bootstrap over dev rows, for shares without any spread the exact one. "
+def _judged(settings: ReportSettings, folder: Path, evaluation: dict[str, Any]) -> list[str]:
+    """Adds the baseline of `evaluate --baseline` to an evaluation, if its fit is quick, and returns the warnings."""
+    hint = f"`distill evaluate {folder} --baseline` compares the student with n-grams and a linear model."
+    if find_spec("sklearn") is not None:
+        config = EvaluateSettings(run=folder, store=settings.store, allow_unverified=settings.allow_unverified)
+        try:
+            add_baseline(config, evaluation, None, is_fast=True)
+        except ConfigError:  # the baseline does not suit the task
+            hint = ""
+    found = [f"{split}: {line}" for split, parts in evaluation.items() for line in judge(parts)]
+    return found if not hint or any("baseline" in parts for parts in evaluation.values()) else [*found, hint]
+
+
+def scores_section(evaluation: dict[str, Any], warnings: Sequence[str] = ()) -> Section:
+    """Scores against gold, the teacher and the baseline, as `evaluate` prints them, with its warnings."""
+    caption = "95 % interval: bootstrap over the rows, for shares without any spread the exact one. "
     caption += "Guessing: always the same prediction."
     tables = evaluation_tables(evaluation).items()
-    drawn = [Table(title, tuple(columns), [*map(tuple, rows)], caption) for title, (columns, rows) in tables]
-    return Section("Scores", tables=tuple(drawn))
+    drawn = [
+        Table(title, tuple(columns), [*map(tuple, rows)], caption if "guessing" in columns else "")
+        for title, (columns, rows) in tables
+    ]
+    return Section("Scores", "\n".join(warnings), tables=tuple(drawn))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 from starlette.applications import Starlette
@@ -17,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -327,9 +328,10 @@ class App:
 
     async def _front(self, request: Request) -> Response:
         """Returns the page for people, which also serves as a health check."""
-        self._served(request)  # answers 404 for an unknown run
-        is_for_people = request.scope["path"] == "/" and "text/html" in request.headers.get("accept", "")
-        return self._page if is_for_people else _plain()
+        name = self._served(request).name  # answers 404 for an unknown run
+        if "text/html" not in request.headers.get("accept", ""):
+            return _plain()
+        return RedirectResponse(f"../#{quote(name)}") if "name" in request.path_params else self._page
 
     async def _refused(self, _: Request, error: RefusedError) -> Response:
         """Answers with an error and closes the connection, because the rest of the request may still arrive."""

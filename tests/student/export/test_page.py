@@ -125,8 +125,27 @@ def test_a_file_becomes_a_table(browser: Tab, page: tuple[Path, Student], tmp_pa
     (tmp_path / "given.txt").write_text("the food was lovely .\nthe wine was awful .\n" * 200)
     tab.choose_file("#file", tmp_path / "given.txt")
     tab.until("!document.querySelector('#download').hidden")
-    assert len(tab.texts("tbody tr")) == 50
-    assert tab.value("document.querySelector('#progress').textContent") == "400 rows; the first 50 are shown"
+    assert len(tab.texts("tbody tr")) == 20
+    assert tab.value("document.querySelector('#progress').textContent") == "400 rows; the first 20 are shown"
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_long_text_and_its_probability_are_seen_on_a_phone(
+    browser: Tab, page: tuple[Path, Student], tmp_path: Path
+) -> None:
+    tab, text = opened(browser, page[0], PHONE), "the food was lovely . " * 20
+    type_text(tab, text, 100)
+    (tmp_path / "given.txt").write_text(f"{text}\n" * 30)
+    tab.choose_file("#file", tmp_path / "given.txt")
+    tab.until("!document.querySelector('#download').hidden")
+    for place in ("#text1", "#table"):  # nothing of them is scrolled out of sight
+        sizes = tab.value(
+            f"(e => [e.scrollTop, e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth])"
+            f"(document.querySelector('{place}'))"
+        )
+        assert sizes == [0, 0, 0]
+    assert tab.value("document.querySelector('td.figure').getBoundingClientRect().right") <= PHONE
 
 
 COLUMNS = r"""

@@ -58,11 +58,14 @@ CONFUSION = "Confusion of the student"
 def test_the_page_has_the_numbers_of_evaluate(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     root, run = KINDS[kind](request, tmp_path), tmp_path / "run"
     train(tiny_config(root, run, num_train_epochs=1), "distill train-student")
-    evaluation: dict[str, Any] = json.loads(invoke("evaluate", run, "--store", root.parent, "--json").stdout)
+    shown = invoke("evaluate", run, "--store", root.parent, "--baseline", "--json").stdout
+    evaluation: dict[str, Any] = json.loads(shown)
     page = run_page(ReportSettings(set_or_run=str(run), store=root.parent), run)
     sections = {section.title: section for section in page.sections}
     tables = {table.title: [list(row) for row in table.rows] for table in sections["Scores"].tables}
     assert tables == {title: [list(row) for row in rows] for title, (_, rows) in evaluation_tables(evaluation).items()}
+    warnings = [f"{split}: {line}" for split, parts in evaluation.items() for line in parts["judgements"]]
+    assert sections["Scores"].text.splitlines() == warnings
     figures = {(figure["section"], figure["title"]): figure["rows"] for figure in page.figures()}
     for split, parts in evaluation.items():
         counts = {(row["gold"], row["student"]): row["n"] for row in figures.get((f"Split {split}", CONFUSION), [])}
