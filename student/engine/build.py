@@ -2,7 +2,7 @@
 
 ``python build.py LIBRARY`` builds the library, and with ``--sqlite`` or ``--duckdb`` an extension of the database.
 ``CXX=aarch64-linux-gnu-g++`` builds for another machine. The setups of both packages call it. It only needs a C++17
-compiler.
+compiler. The library and the extensions share compiled files, which stay in ``~/.cache/distill-engine``.
 
 ``python build.py --wasm node/engine.wasm`` builds the module, after ``pip install ziglang``. Zig brings clang with the
 C and C++ libraries for WebAssembly. Its version is fixed, so the same sources give the same bytes, and a test compares
@@ -11,6 +11,7 @@ forbid all requests, and Node needs no WASI.
 """
 
 import argparse
+import hashlib
 import os
 import shlex
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 
 ENGINE = Path(__file__).resolve().parent
 LIBRARY = "libdistill_student.so"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "distill-engine"
 KERNELS = ENGINE / "cpp/kernels.cpp"
 EXTENSIONS = {"--sqlite": ENGINE / "sql/sqlite.cpp", "--duckdb": ENGINE / "sql/duckdb.cpp"}
 DUCKDB_NAME = "distill.duckdb_extension"  # DuckDB makes the name of the function that it calls from that of the file
@@ -62,6 +64,20 @@ def is_for_x86_64(compiler: list[str]) -> bool:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("x86_64")  # noqa: S603
 
 
+def compiled_folder(command: list[str]) -> Path | None:
+    """Returns the folder of what a command of a compiler makes of the sources. None if it cannot be written."""
+    version = subprocess.run([*command, "--version"], check=True, capture_output=True).stdout  # noqa: S603
+    known = hashlib.sha256(version + repr(command).encode() + Path(__file__).read_bytes())
+    for path in sorted([*sources(), *(ENGINE / "sql").iterdir()]):
+        known.update(path.read_bytes())
+    folder = CACHE / known.hexdigest()[:32]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
 def build(library: Path, *extension: Path, footer: bytes = b"") -> None:
     """Compiles the library, unless it is newer than its sources.
 
@@ -82,19 +98,26 @@ def build(library: Path, *extension: Path, footer: bytes = b"") -> None:
     # Other machines have one level. That of aarch64 includes NEON.
     levels = X86_64 if is_for_x86_64(compiler) else {"portable": []}
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    command = [*compiler, *COMPILE, *given]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = compiled_folder(command) or Path(temporary)
         shared = [*(path for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS), *extension]
         units = {path.stem: [str(path), *levels["portable"]] for path in shared}
         units |= {level: [str(KERNELS), f"-DLEVEL={level}", *flags] for level, flags in levels.items()}
 
         def compiled(name: str) -> str:
-            target = str(Path(folder, f"{name}.o"))
-            subprocess.run([*compiler, *COMPILE, *given, *units[name], "-c", "-o", target], check=True)  # noqa: S603
-            return target
+            target, part = folder / f"{name}.o", str(folder / f"{name}.{os.getpid()}")
+            if not target.exists():
+                subprocess.run([*command, *units[name], "-c", "-o", part], check=True)  # noqa: S603
+                Path(part).replace(target)  # another process may compile the same file
+            return str(target)
 
+        objects = []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compiled, units))
-        finished = str(Path(folder, "library.so"))
+            for target in pool.map(compiled, units):
+                objects.append(target)
+                print(f"{library.name}: {len(objects)} of {len(units)} files compiled", file=sys.stderr)  # noqa: T201
+        finished = str(Path(temporary, "library.so"))
         link = ["-shared", "-pthread", *shlex.split(os.environ.get("LDFLAGS", "")), "-o", finished]
         subprocess.run([*compiler, *objects, *link], check=True)  # noqa: S603
         library.unlink(missing_ok=True)  # a process may have it open
