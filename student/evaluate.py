@@ -1,25 +1,28 @@
 """Evaluation of a student against gold and its teacher's predictions, on a set or on the rows of a file."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline import console
+from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.parsing import parse_model
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.settings import flag_name, given
-from pipeline.sources import load_source, load_word_source
+from pipeline.sources import load_source, load_word_source, sentences
 from pipeline.sources.gold import NO_SCORE
 from pipeline.sources.row_files import open_rows
-from pipeline.tasks.target import TargetKind
+from pipeline.tasks.target import Target, TargetKind
 from pipeline.tasks.task import TRAIN, Task, TaskType
 from pipeline.training.run_record import STUDENTS, label_columns
+from student.data import Examples
 from student.lessons import KINDS, PRETRAINING
 from student.lessons.lesson import L, R, S, TaskLesson
 from student.model.architecture import TaskConfig
@@ -32,6 +35,8 @@ from student.run_settings import EvaluateSettings
 from student.trained_sets import evaluated_sets
 
 Evaluation = dict[str, Any]
+Texts = tuple[list[str], list[str] | None]
+Teacher = Callable[[Task, Target, Texts, int], Floats]  # the last is the maximum input length in tokens
 TYPES: dict[TargetKind, TaskType] = {
     "classes": "classification",
     "labels": "multilabel",
@@ -127,15 +132,20 @@ def dev_examples(config: TaskConfig, logit_set: LogitSet) -> dict[str, Any]:
     return {split: kind.as_read(kind.read(logit_set, split), config) for split in splits}
 
 
-def evaluate_file(config: EvaluateSettings) -> tuple[dict[str, Any], pa.Table]:
+def evaluate_file(config: EvaluateSettings, teacher: Teacher | None = None) -> tuple[dict[str, Any], pa.Table]:
     """Evaluates a run on the rows of a file with gold, which no set has to hold.
 
+    Args:
+        config: names the run and the file.
+        teacher: returns the logits of a teacher for texts. Default: ``teacher`` and ``fidelity`` are empty.
+
     Returns:
-        By the name of the file what `evaluate` gives for a split. ``teacher`` and ``fidelity`` are empty, since a file
-        has no teacher. And the rows, with the columns of a `Source`'s splits.
+        By the name of the file what `evaluate` gives for a split. And the rows, with the columns of a `Source`'s
+        splits.
 
     Raises:
-        ConfigError: if the run has several tasks, the manifest is of another task, or a named column is missing.
+        ConfigError: if the run has several tasks, the manifest is of another task, a named column is missing, or the
+            teacher does not fit.
         DataError: if the file cannot be read, or its labels are not the student's, naming the rows.
     """
     assert config.data is not None
@@ -155,6 +165,13 @@ def evaluate_file(config: EvaluateSettings) -> tuple[dict[str, Any], pa.Table]:
         raise DataError(f"{config.data}: no row has gold. Fill its column of labels.")
     kind = KINDS[student.config.rows]
     read = kind.of_source(rows, predictor.reader, student.config)
+    if teacher is not None:
+        if not isinstance(read, Examples):
+            raise ConfigError(
+                f"--teacher {config.teacher}: is of texts, but the student labels words. Remove the flag."
+            )
+        target, length = student.config.target, student.config.max_seq_length
+        read = replace(read, teacher_NC=teacher(task, target, sentences(rows), length))
     return {config.data.name: kind.evaluate_split(student, read, predictor.bias_C)}, rows
 
 

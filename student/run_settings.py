@@ -48,6 +48,7 @@ class EvaluateSettings(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFla
     )
     label: str | None = Field(None, description="Column of the gold in --data. Default: as in the task's files.")
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --data.")
+    teacher: Path | None = Field(None, description="Folder of a teacher of texts, to score on --data, too.")
     baseline: bool = Field(
         False,
         description="Also fit a linear model on n-grams of the training rows, or on words with two to either side, and "
@@ -57,6 +58,7 @@ class EvaluateSettings(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFla
     @model_validator(mode="after")
     def _fits(self) -> Self:
         columns = {"--text": self.text, "--text2": self.text2, "--label": self.label, "--manifest": self.manifest}
+        columns["--teacher"] = self.teacher
         problems = []
         if self.data is None:
             problems += [f"{flag}: is for --data FILE, which is missing" for flag, given in columns.items() if given]

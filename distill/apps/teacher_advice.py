@@ -1,5 +1,6 @@
 """The scores of teachers for `judge`: of a logit set, and of teachers that were fine-tuned just now."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from distill.apps.baseline import judged_metrics, labelled_rows, quick_baseline, scores_of
 from distill.apps.systems import Rows, System, read_rows
 from pipeline.arrays import Floats
+from pipeline.errors import ConfigError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.metrics import majority_scores, score_logits, scores_by_label
 from pipeline.tasks.target import Target, make_target
@@ -18,6 +20,7 @@ from pipeline.training.run_record import Entry
 from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings, FinetuneTask
 
 Scores = dict[str, float]
+Texts = tuple[list[str], list[str] | None]
 
 
 def judged_set(logit_set: ExampleSet) -> dict[str, dict[str, Any]]:
@@ -73,21 +76,38 @@ def _judged(settings: FinetuneSettings, task: Task, target: Target, folder: Path
     is_beyond = system is not None and judged_metrics(task.metrics, target, rows.label_N) != task.metrics
     if is_beyond or scores.get("labels_predicted", 0) < scores.get("labels_in_gold", 0):
         # The record has neither the names of missing labels nor other metrics. Only a second run over the split has.
-        rows = replace(rows, teacher_NC=_answers(settings, task, folder, target, rows))
+        texts, labels = (rows.texts1, rows.texts2), target.names if target.has_labels else ()
+        rows = replace(rows, teacher_NC=answers(folder, task, target, texts, settings.steps.max_seq_length, labels))
     return {split: _parts(task.metrics, target, rows, system, {name: scores[name] for name in task.metrics})}
 
 
-def _answers(settings: FinetuneSettings, task: Task, folder: Path, target: Target, rows: Rows) -> Floats:
-    """Runs the fine-tuned teacher in a folder over rows."""
+def answers(
+    folder: Path, task: Task, target: Target, texts: Texts, max_seq_length: int, labels: Sequence[str] = ()
+) -> Floats:
+    """Runs the fine-tuned teacher in a folder over texts.
+
+    Args:
+        folder: its folder.
+        task: its task.
+        target: the meaning that its logits have to have.
+        texts: the first texts, and the second ones of pairs.
+        max_seq_length: maximum input length in tokens.
+        labels: its order of labels. Default: that in its config.
+
+    Raises:
+        ConfigError: if its logits have another meaning.
+    """
     from teacher.models.batches import tokens_per_batch
     from teacher.models.classifier import load_teacher, teacher_logits
 
-    length, device = settings.steps.max_seq_length, torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    teacher = load_teacher(task, str(folder), None, target.names if target.has_labels else (), length)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    teacher = load_teacher(task, str(folder), None, labels, max_seq_length)
+    if teacher.target != target:
+        names = [", ".join(one.names) for one in (teacher.target, target)]
+        raise ConfigError(f"teacher {folder}: has the outputs {names[0]}, but the student {names[1]}")
     teacher.model.to(device)
     with torch.inference_mode():
-        inputs = teacher.reader.tokenize(rows.texts1, rows.texts2, length)
-        return teacher_logits(teacher, inputs, tokens_per_batch(device))
+        return teacher_logits(teacher, teacher.reader.tokenize(*texts, max_seq_length), tokens_per_batch(device))
 
 
 def _parts(

@@ -1,5 +1,6 @@
 """``distill pretrain-student``, ``filters``, ``train-student``, ``sweep``, and what judges and describes a student."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from student.summary import evaluation_tables, mistakes, point_table, size_line,
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from student.evaluate import Teacher
 
 LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
 MOST_LABELS = 20  # labels in the table
@@ -135,10 +137,19 @@ def evaluate(settings: EvaluateSettings) -> Result:
     if settings.data is not None:
         from student.evaluate import evaluate_file
 
-        return _evaluated(settings, *evaluate_file(settings))
+        return _evaluated(settings, *evaluate_file(settings, _teacher(settings.teacher)))
     from student.evaluate import evaluate as evaluate_run
 
     return _evaluated(settings, evaluate_run(settings), None)
+
+
+def _teacher(folder: Path | None) -> "Teacher | None":
+    if folder is None:
+        return None
+    needs_teacher_libraries()
+    from distill.apps.teacher_advice import answers
+
+    return partial(answers, folder)
 
 
 def _evaluated(settings: EvaluateSettings, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:

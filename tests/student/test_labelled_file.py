@@ -170,3 +170,25 @@ def test_a_run_of_several_tasks_names_the_folders_of_its_students(
     write_record(tmp_path / "joint" / RUN_RECORD, record | {STUDENTS: ["opinion", "roles"]})
     with pytest.raises(ConfigError, match=naming("--data", tmp_path / "joint" / "roles")):
         of_file(tmp_path / "joint", renamed)
+
+
+def test_a_teacher_is_scored_on_the_file(work: Path, teachers: Path, opinion_run: Path) -> None:
+    flags = ("--data", work / "data/opinion/validation.jsonl", "--teacher", teachers / "opinion", "--json")
+    (parts,) = json.loads(invoke("evaluate", opinion_run, *flags).stdout).values()
+    known = evaluate(EvaluateSettings.from_flags(run=opinion_run))["validation"]
+    assert {name: parts[name] for name in ("teacher", "teacher_by_label")} == {
+        name: known[name] for name in ("teacher", "teacher_by_label")
+    }
+    assert parts["fidelity"] == pytest.approx(known["fidelity"], abs=1e-5)
+
+
+def test_a_teacher_of_another_task_or_without_a_file_is_refused(work: Path, teachers: Path, opinion_run: Path) -> None:
+    file = ("--data", work / "data/opinion/validation.jsonl")
+    for flags, words in (
+        ((*file, "--teacher", teachers / "roles"), ("roles", "different")),
+        ((*file, "--teacher", teachers / "gone"), ("gone",)),
+        (("--teacher", teachers / "opinion"), ("--teacher", "--data")),
+    ):
+        result = invoke("evaluate", opinion_run, *flags)
+        assert result.exit_code == 2
+        assert [word for word in words if word not in result.stderr] == []
