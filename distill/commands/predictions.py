@@ -248,12 +248,16 @@ def export(settings: ExportSettings) -> Result:
     exported = export_student(settings)
     before, after = exported["bytes"]["before"], exported["bytes"]["after"]
     rows: list[list[Any]] = [
-        ["bytes of the weights" if settings.html is None and settings.file is None else "bytes", before, after]
+        ["bytes of the weights" if settings.html is None and settings.file is None else "bytes", before, after, None]
     ]
     for split, scores in exported["scores"].items():
-        rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
-    columns = ["", str(settings.run), str(settings.html or settings.file or f"{settings.tables or 'the same'} tables")]
-    result = Result(exported).table(columns, rows)
+        for name, value in scores.items():
+            ends = value["after_interval"]
+            interval = "{:.3f} to {:.3f}".format(*ends) if ends else None
+            rows.append([f"{split} {name} of {value['rows']:,} rows", value["before"], value["after"], interval])
+    made = str(settings.html or settings.file or f"{settings.tables or 'the same'} tables")
+    columns = ["", str(settings.run), made, *(["its 95 % interval"] if exported["scores"] else [])]
+    result = Result(exported).table(columns, [row[: len(columns)] for row in rows])
     if settings.onnx is not None:
         onnx = exported["onnx"]
         result.pairs(str(settings.onnx), {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]})

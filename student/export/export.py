@@ -157,14 +157,25 @@ def _occurrences(config: ExportSettings, student: Student, record: Record) -> In
 def _scores(
     student: TaskStudent, exported: TaskStudent, rows: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Evaluation]]:
-    """Returns the metrics per split before and after an export, and the evaluation of the exported student."""
+    """Returns the metrics per split before and after an export, and the evaluation of the exported student.
+
+    The metrics afterwards have their 95 % interval, and the number of scored rows.
+    """
     kind = KINDS[student.config.rows]
     before = after = {split: kind.evaluate_split(student, part) for split, part in rows.items()}
     # A pure ONNX export changes no number, so a second evaluation would repeat the first.
     if exported is not student:
         after = {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
     return {
-        split: {name: {"before": value, "after": after[split]["gold"][name]} for name, value in e["gold"].items()}
+        split: {
+            name: {
+                "before": value,
+                "after": after[split]["gold"][name],
+                "after_interval": after[split]["interval"].get(name),
+                "rows": e["rows"]["scored"],
+            }
+            for name, value in e["gold"].items()
+        }
         for split, e in before.items()
     }, after
 

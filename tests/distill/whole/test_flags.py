@@ -73,7 +73,8 @@ FLAGS = {
     "--teachers --teacher-seeds --plan",
     "cascade": "--stage --output-dir --set --where --disagreement --confidence --budget --target-accuracy --cost "
     "--timeout --store --allow-unverified",
-    "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --teacher --baseline",
+    "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --teacher "
+    "--baseline",
     "describe": "set_or_run --store",
     "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
     "certify": "run --replace --set --store --where --disagreement --confidence --allow-unverified",

@@ -142,6 +142,8 @@ def test_a_smaller_folder_is_a_student_like_any_other(roles_run: Path, store: Pa
     accuracy = {
         "before": before["validation"]["gold"]["accuracy"],
         "after": evaluation["validation"]["gold"]["accuracy"],
+        "after_interval": evaluation["validation"]["interval"]["accuracy"],
+        "rows": evaluation["validation"]["rows"]["scored"],
     }
     assert result["scores"] == {"validation": {"accuracy": accuracy}}
     assert Predictor(tmp_path / "small")(["anna paid ben ."], ["ben paid anna ."])[0]["label"]
