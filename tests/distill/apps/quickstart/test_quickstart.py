@@ -195,6 +195,16 @@ def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tm
     assert "text number 3" not in {row["message"] for row in found["train"]}
 
 
+def test_the_folder_of_another_encoder_stays_as_it_is(tmp_path: Path) -> None:
+    path, folder = written(tmp_path, message=texts(), category=["no", "yes"] * (COUNT // 2)), tmp_path / "out"
+    folder.mkdir()
+    (folder / "labels.parquet").write_text("of a student without a teacher")
+    flags = ("--text", "message", "--label", "category", "--output-dir", folder)
+    result = invoke("quickstart", path, *flags, "--model-name-or-path", tmp_path)
+    assert (result.exit_code, "--output-dir" in result.stderr) == (2, True)
+    assert [file.name for file in folder.iterdir()] == ["labels.parquet"]
+
+
 def test_a_test_file_with_an_unknown_label_or_column_is_refused_before_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
