@@ -55,7 +55,7 @@ def add_baseline(
         config: names the run, and what it is evaluated on.
         evaluation: of the run. Gets the `judged_metrics` of each split, and the bytes of the model with its n-grams.
         rows: of ``--data``, None for the dev splits of a set.
-        is_fast: whether a fit that takes more than half a minute is left out.
+        is_fast: whether a fit that takes more than half a minute, or is not possible, is left out.
 
     Raises:
         ConfigError: if the baseline does not suit the run's task.
@@ -75,10 +75,13 @@ def add_baseline(
         if is_fast and not is_quick(train):
             return
         console.note(f"--baseline: fitting n-grams of words and characters on {len(train):,} rows")
-        system = fit_baseline(train, logit_set.record.target)
+        target = logit_set.record.target
+        system = quick_baseline(train, target) if is_fast else fit_baseline(train, target)
+        if system is None:
+            return
         num_bytes = system.num_bytes
         if config.data is not None and rows is not None:
-            splits = {config.data.name: labelled_rows(logit_set.record.target, rows)}
+            splits = {config.data.name: labelled_rows(target, rows)}
         else:
             tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
             splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
