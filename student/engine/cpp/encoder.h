@@ -83,10 +83,10 @@ INLINE void add_vector<int8_t>(const RowTable& table, int64_t row, int64_t next,
   const int8_t* numbers = vector_of<int8_t>(table, row);
   const bool is_whole = row < table.whole;
   const float scale = is_whole ? table.scales[row * table.parts()] : table.vector_scales[row - table.whole];
-  if (!table.has_maxima) return add_scaled(sum, numbers, scale, table.vector_size);
+  if (!table.skips_sums) add_scaled(sum, numbers, scale, table.vector_size);
+  if (!table.has_maxima) return;
   for (int64_t i = 0; i < table.vector_size; i++) {
     const float number = scale * static_cast<float>(numbers[i]);
-    sum[i] += number;
     max[i] = number > max[i] ? number : max[i];
   }
 }
@@ -98,6 +98,7 @@ void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t co
   for (int64_t i = 0; i < table.vector_size; i++) features[i] = 0;
   if (table.has_maxima)
     for (int64_t i = 0; i < table.vector_size; i++) max[i] = count ? -std::numeric_limits<float>::infinity() : 0;
+  const bool reads_vectors = table.vector_size && (table.has_maxima || !table.skips_sums);
   Chain<Size> there(size), back(size);
   there.clear();
   back.clear();
@@ -106,7 +107,7 @@ void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t co
     const int64_t row_back = rows[count - 1 - t], next_back = rows[t + 1 < count ? count - 2 - t : 0];
     if (table.side) forward.append(there, row, next);
     if (table.has_backward) backward.append(back, row_back, next_back);
-    if (table.vector_size) add_vector<Number>(table, row, next, features, max);
+    if (reads_vectors) add_vector<Number>(table, row, next, features, max);
   }
   float* out = features + table.vector_size * (1 + table.has_maxima);
   if (table.side) there.write(out);

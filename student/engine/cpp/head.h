@@ -101,10 +101,8 @@ PackedLayer plan(const Layer& layer) {
   packed.lanes = LANES;
   packed.out = (layer.out + LANES - 1) / LANES * LANES;
   packed.groups = layer.groups;
-  packed.group_ends = layer.group_ends;
-  int64_t begin = 0;
-  for (int64_t group = 0; group < layer.groups; begin = layer.group_ends[group++])
-    packed.units += (layer.group_ends[group] - begin + per_unit - 1) / per_unit;
+  packed.num_groups = layer.num_groups;
+  for (int64_t n = 0; n < layer.num_groups; n++) packed.units += (layer.groups[n].size + per_unit - 1) / per_unit;
   return packed;
 }
 
@@ -117,10 +115,11 @@ INLINE float weight_of(const Layer& layer, int64_t out, int64_t in, int64_t grou
 
 void pack(const Layer& layer, PackedLayer& packed) {
   const int64_t per_unit = packed.arithmetic == PackedLayer::BYTES ? 4 : packed.arithmetic == PackedLayer::PAIRS ? 2 : 1;
-  int64_t unit = 0, begin = 0;
-  for (int64_t group = 0; group < layer.groups; group++) {
-    const int64_t end = layer.group_ends[group];
-    for (int64_t in = begin; in < end; in += per_unit, unit++) {
+  int64_t unit = 0;
+  for (int64_t n = 0; n < layer.num_groups; n++) {
+    const Group group = layer.groups[n];
+    const int64_t end = group.begin + group.size;
+    for (int64_t in = group.begin; in < end; in += per_unit, unit++) {
       for (int64_t out = 0; out < packed.out; out++) {
         uint32_t bits = 0;
         for (int64_t k = 0; k < per_unit && out < layer.out && in + k < end; k++) {
@@ -128,20 +127,19 @@ void pack(const Layer& layer, PackedLayer& packed) {
           if (packed.arithmetic == PackedLayer::BYTES) {
             const int8_t number = static_cast<const int8_t*>(layer.data)[place];
             bits |= uint32_t{static_cast<uint8_t>(number)} << 8 * k;
-            packed.corrections[group * packed.out + out] += OFFSET * number;
+            packed.corrections[n * packed.out + out] += OFFSET * number;
           } else if (packed.arithmetic == PackedLayer::PAIRS) {
             bits |= uint32_t{static_cast<const uint16_t*>(layer.data)[place]} << 16 * k;
           } else {
-            bits = as_bits(weight_of(layer, out, in, group));
+            bits = as_bits(weight_of(layer, out, in, group.number));
           }
         }
         packed.weights[(out / LANES * packed.units + unit) * LANES + out % LANES] = bits;
       }
     }
     for (int64_t out = 0; packed.arithmetic == PackedLayer::BYTES && out < layer.out; out++)
-      packed.scales[group * packed.out + out] = layer.scales[group * layer.out + out];
-    packed.unit_ends[group] = unit;
-    begin = end;
+      packed.scales[n * packed.out + out] = layer.scales[group.number * layer.out + out];
+    packed.unit_ends[n] = unit;
   }
 }
 
@@ -150,6 +148,11 @@ INLINE Lanes lanes_of(const float* numbers, int64_t count) {
   if (count >= LANES) std::memcpy(&lanes, numbers, sizeof lanes);
   else std::memcpy(&lanes, numbers, sizeof(float) * static_cast<size_t>(count));
   return lanes;
+}
+
+INLINE void store_lanes(const Lanes& lanes, float* numbers, int64_t count) {
+  if (count >= LANES) std::memcpy(numbers, &lanes, sizeof lanes);
+  else std::memcpy(numbers, &lanes, sizeof(float) * static_cast<size_t>(count));
 }
 
 // Numbers of a group, rounded to 8 bits; returns their scale.
@@ -176,24 +179,20 @@ INLINE float to_bytes(const float* numbers, int64_t count, uint8_t* bytes) {
 }
 
 void prepare(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales) {
-  if (packed.arithmetic == PackedLayer::FLOATS) {
-    std::memcpy(units, inputs, sizeof(float) * static_cast<size_t>(packed.units));
-    return;
-  }
-  int64_t unit = 0, begin = 0;
-  for (int64_t group = 0; group < packed.groups; group++) {
-    const int64_t end = packed.group_ends[group], count = end - begin;
-    if (packed.arithmetic == PackedLayer::BYTES) {
+  for (int64_t n = 0, unit = 0; n < packed.num_groups; unit = packed.unit_ends[n++]) {
+    const float* group = inputs + packed.groups[n].begin - packed.groups[0].begin;
+    const int64_t count = packed.groups[n].size;
+    if (packed.arithmetic == PackedLayer::FLOATS) {
+      std::memcpy(units + unit, group, sizeof(float) * static_cast<size_t>(count));
+    } else if (packed.arithmetic == PackedLayer::BYTES) {
       auto* bytes = reinterpret_cast<uint8_t*>(units + unit);
-      scales[group] = to_bytes(inputs + begin, count, bytes);
-      std::memset(bytes + count, OFFSET, static_cast<size_t>(4 * (packed.unit_ends[group] - unit) - count));
+      scales[n] = to_bytes(group, count, bytes);
+      std::memset(bytes + count, OFFSET, static_cast<size_t>(4 * (packed.unit_ends[n] - unit) - count));
     } else {
       auto* numbers = reinterpret_cast<uint16_t*>(units + unit);
-      for (int64_t i = 0; i < count; i++) numbers[i] = brain(inputs[begin + i]);
+      for (int64_t i = 0; i < count; i++) numbers[i] = brain(group[i]);
       if (count % 2) numbers[count] = 0;
     }
-    unit = packed.unit_ends[group];
-    begin = end;
   }
 }
 
@@ -237,20 +236,9 @@ void multiply_columns(const PackedLayer& packed, const uint32_t* inputs, const f
       float* place = out + i * packed.out + (column + j) * LANES;
       Lanes total = {};
       if (span.begin > 0) std::memcpy(&total, place, sizeof total);
-      total += as_numbers(packed, sum[i][j], span.group, column + j, scales + i * packed.groups);
+      total += as_numbers(packed, sum[i][j], span.group, column + j, scales + i * packed.num_groups);
       std::memcpy(place, &total, sizeof total);
     }
-}
-
-template <class Unit, int HEIGHT, int WIDTH>
-void multiply_rows(const PackedLayer& packed, const uint32_t* inputs, const float* scales, float* out, int64_t first,
-                   int64_t last, int64_t column, Span span) {
-  int64_t row = first;
-  for (; row + HEIGHT <= last; row += HEIGHT)
-    multiply_columns<Unit, HEIGHT, WIDTH>(packed, inputs + row * packed.units, scales + row * packed.groups, column,
-                                          span, out + row * packed.out);
-  if constexpr (HEIGHT > 1)
-    multiply_rows<Unit, HEIGHT / 2, WIDTH>(packed, inputs, scales, out, row, last, column, span);
 }
 
 template <class Unit, int WIDTH>
@@ -266,7 +254,10 @@ void multiply_spans(const PackedLayer& packed, const uint32_t* inputs, const flo
     if (count == 1)
       multiply_columns<Unit, 1, WIDTH>(packed, inputs, scales, column, span, out);
     else
-      multiply_rows<Unit, ROWS, WIDTH>(packed, inputs, scales, out, 0, count, column, span);
+      // The last tile has rows that nobody reads, which takes less time than tiles with fewer rows.
+      for (int64_t row = 0; row < count; row += ROWS)
+        multiply_columns<Unit, ROWS, WIDTH>(packed, inputs + row * packed.units, scales + row * packed.num_groups,
+                                            column, span, out + row * packed.out);
     begin = end;
     group += end == group_end;
   }
@@ -285,6 +276,7 @@ void multiply_as(const PackedLayer& packed, const uint32_t* inputs, const float*
 }
 
 void multiply(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out) {
+  if (!packed.units) std::memset(out, 0, sizeof(float) * static_cast<size_t>(count * packed.out));
   if constexpr (HAS_PAIRS)
     if (packed.arithmetic == PackedLayer::PAIRS) return multiply_as<PairUnit>(packed, units, scales, count, out);
   if constexpr (HAS_BYTES)

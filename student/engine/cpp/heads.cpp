@@ -51,31 +51,66 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
   out_bias = file.get(prefix + "out.bias", FLOAT32, {num_logits}).floats();
 }
 
-HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t hidden_size,
-                         int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends)
-    : size(hidden_size),
-      num_inputs(inputs),
-      normalises(is_normalised),
-      bias(file.get(name + ".bias", FLOAT32, {hidden_size}).floats()),
-      group_ends_(group_ends) {
-  const auto groups = static_cast<int64_t>(group_ends.size());
-  const Tensor& weights = file.weights(name, {size, num_inputs});
-  require(weights.number != FLOAT16, name + " has numbers of a type that layers do not have");
-  const float* scales =
-      weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, size}).floats() : nullptr;
-  const Layer layer{weights.data, weights.number, scales, size, num_inputs, group_ends_.data(), groups};
+LayerPart::LayerPart(const Kernels& arithmetic, Layer layer, std::vector<Group> groups) : groups_(std::move(groups)) {
+  layer.groups = groups_.data();
+  layer.num_groups = static_cast<int64_t>(groups_.size());
   packed = arithmetic.plan(layer);
   weights_ = Buffer<uint32_t>(packed.out * packed.units);
-  unit_ends_.resize(static_cast<size_t>(packed.groups));
+  unit_ends_.resize(groups_.size());
   if (packed.arithmetic == PackedLayer::BYTES) {
-    weight_scales_ = Buffer<float>(packed.groups * packed.out);
-    corrections_.resize(static_cast<size_t>(packed.groups * packed.out));
+    weight_scales_ = Buffer<float>(packed.num_groups * packed.out);
+    corrections_.resize(static_cast<size_t>(packed.num_groups * packed.out));
   }
   packed.weights = weights_.data();
   packed.unit_ends = unit_ends_.data();
   packed.scales = weight_scales_.data();
   packed.corrections = corrections_.data();
   arithmetic.pack(layer, packed);
+}
+
+void LayerPart::multiply_one(const Kernels& arithmetic, const float* inputs, float* out) const {
+  std::vector<uint32_t> units(static_cast<size_t>(packed.units));
+  std::vector<float> scales(static_cast<size_t>(packed.num_groups));
+  arithmetic.prepare(packed, inputs, units.data(), scales.data());
+  arithmetic.multiply(packed, units.data(), scales.data(), 1, out);
+}
+
+HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t hidden_size,
+                         int64_t first, bool is_normalised, const std::vector<Inputs>& inputs)
+    : size(hidden_size),
+      num_inputs(0),
+      begin(first),
+      normalises(is_normalised),
+      bias(file.get(name + ".bias", FLOAT32, {hidden_size}).floats()) {
+  std::vector<std::vector<Group>> groups(1);  // those of the input, then those of tokens
+  int64_t number = 0;
+  for (const Inputs& part : inputs) {
+    const auto place = static_cast<size_t>(part.of_token + 1);
+    groups.resize(std::max(groups.size(), place + 1));
+    if (part.size) groups[place].push_back({num_inputs, part.size, number++});
+    num_inputs += part.size;
+  }
+  const Tensor& weights = file.weights(name, {size, num_inputs});
+  require(weights.number != FLOAT16, name + " has numbers of a type that layers do not have");
+  const float* scales =
+      weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {number, size}).floats() : nullptr;
+  const Layer layer{weights.data, weights.number, scales, size, num_inputs, nullptr, 0};
+  for (auto& part : groups) parts_.emplace_back(arithmetic, layer, std::move(part));
+}
+
+void HiddenLayer::keep_rows(int64_t num_rows) {
+  const auto tokens = static_cast<int64_t>(parts_.size()) - 1;
+  if (tokens) kept_ = std::make_unique<KeptRows>(num_rows, tokens * of_input().packed.out);
+}
+
+const float* HiddenLayer::of_row(const Kernels& arithmetic, const RowTable& table, int32_t row,
+                                 std::vector<float>& spare) const {
+  return kept_->of(row, spare, [&](float* out) {
+    std::vector<float> numbers(static_cast<size_t>(table.features())), scratch(static_cast<size_t>(2 * table.width));
+    arithmetic.encode(table, &row, 1, numbers.data(), scratch.data());  // the sum of one row: its numbers as floats
+    for (size_t number = 1; number < parts_.size(); ++number, out += of_input().packed.out)
+      parts_[number].multiply_one(arithmetic, numbers.data(), out);
+  });
 }
 
 void Head::answer(const float* logits, bool abstains, float* answers, uint8_t* is_chosen) const {
@@ -129,27 +164,43 @@ HeadBatch::HeadBatch(const Student& student, Workspace& work, const Heads& asked
   }
 }
 
-void HeadBatch::add(float* out) {
-  linear_logits(out);
+bool HeadBatch::has_hidden_layer(const HiddenLayer& layer) const {
+  return std::any_of(asked_.begin(), asked_.end(), [&](const Head* head) { return head->hidden == &layer; });
+}
+
+bool HeadBatch::has_linear_head() const {
+  return std::any_of(asked_.begin(), asked_.end(), [](const Head* head) { return !head->hidden; });
+}
+
+bool HeadBatch::reads_sums() const {
+  return std::any_of(asked_.begin(), asked_.end(), [](const Head* head) { return !head->hidden || !head->hidden->has_tokens(); });
+}
+
+float* HeadBatch::biases() { return work_.biases.data() + count_ * student_.hidden_width; }
+
+void HeadBatch::add(const float* features, float* out) {
+  linear_logits(features, out);
   if (!any_) return;
   // The hidden layers of all heads read the same inputs in the same form, see `read_hidden`.
-  student_.arithmetic.prepare(any_->packed, work_.features.data(), work_.units.data() + count_ * any_->packed.units,
-                              work_.scales.data() + count_ * any_->packed.groups);
+  const PackedLayer& packed = any_->of_input().packed;
+  student_.arithmetic.prepare(packed, features + any_->of_input().begin(), work_.units.data() + count_ * packed.units,
+                              work_.scales.data() + count_ * packed.num_groups);
   outs_[count_++] = out;
   if (count_ == MOST) finish();
 }
 
 void HeadBatch::finish() {
   if (!count_) return;
-  for (const auto& hidden : student_.hidden_layers) hidden_logits(*hidden);
+  for (const auto& hidden : student_.hidden_layers)
+    if (has_hidden_layer(*hidden)) hidden_logits(*hidden);
   count_ = 0;
 }
 
 // The logits of heads without a hidden layer.
-void HeadBatch::linear_logits(float* out) {
+void HeadBatch::linear_logits(const float* features, float* out) {
   bool is_normalised = false;
   for (const Head* head : asked_) {
-    const float* numbers = work_.features.data();
+    const float* numbers = features;
     if (!head->hidden && head->normalises) {
       // A copy, since hidden layers read the features as they are.
       if (!is_normalised) {
@@ -166,15 +217,15 @@ void HeadBatch::linear_logits(float* out) {
 
 // The logits of those heads that have this hidden layer, which is computed once for all of them.
 void HeadBatch::hidden_logits(const HiddenLayer& hidden) {
-  const auto has_it = [&](const Head* head) { return head->hidden == &hidden; };
-  if (std::none_of(asked_.begin(), asked_.end(), has_it)) return;
-  student_.arithmetic.multiply(hidden.packed, work_.units.data(), work_.scales.data(), count_, work_.hidden.data());
+  const PackedLayer& packed = hidden.of_input().packed;
+  student_.arithmetic.multiply(packed, work_.units.data(), work_.scales.data(), count_, work_.hidden.data());
   for (int64_t n = 0; n < count_; ++n) {
-    float* const numbers = work_.hidden.data() + n * hidden.packed.out;
-    hidden.activate(student_.arithmetic, numbers);
+    float* const numbers = work_.hidden.data() + n * packed.out;
+    const float* const bias = work_.biases.data() + n * student_.hidden_width + hidden.begin;
+    student_.arithmetic.activate(numbers, hidden.size, bias, hidden.normalises);
     float* place = outs_[n];
     for (const Head* head : asked_) {
-      if (has_it(head)) head->logits(student_.arithmetic, numbers, place);
+      if (head->hidden == &hidden) head->logits(student_.arithmetic, numbers, place);
       place += head->num_logits;
     }
   }

@@ -16,6 +16,7 @@ struct RowTable {
   int64_t whole;  // how many rows have matrices, or all of them if there are none
   const void* vectors;
   const float* vector_scales;  // of int8: one per vector
+  bool skips_sums;             // of vectors, which are not read
 
   int64_t parts() const { return (vector_size > 0) + (side > 0) * (1 + has_backward); }
   int64_t features() const { return width + has_maxima * vector_size; }
@@ -23,15 +24,20 @@ struct RowTable {
   int64_t token_features() const { return (vector_size + side * side) * (1 + has_backward); }
 };
 
-// A layer of `out` numbers, each the sum of `in` numbers with weights. Inputs of int8 layers are rounded to 8 bits with
-// a scale for each group of neighbouring numbers that are alike, such as a sum or a product.
+// Neighbouring columns of a layer, whose inputs are alike, such as a sum or a product.
+struct Group {
+  int64_t begin, size, number;  // its number among all groups of the layer
+};
+
+// A layer of `out` numbers, each the sum of inputs with weights, or what some groups of its columns give. Inputs of int8
+// layers are rounded to 8 bits with a scale for each group.
 struct Layer {
   const void* data;     // [out, in]
   Number number;        // float32, bfloat16 or int8
-  const float* scales;  // of int8: [groups, out]
+  const float* scales;  // of int8: [all groups, out]
   int64_t out, in;
-  const int64_t* group_ends;
-  int64_t groups;
+  const Group* groups;
+  int64_t num_groups;
 };
 
 // A layer in the order in which it is multiplied: for LANES outputs at a time, every `unit` of inputs one after another.
@@ -39,9 +45,9 @@ struct Layer {
 struct PackedLayer {
   enum Arithmetic { FLOATS, PAIRS, BYTES } arithmetic;
   int64_t out, lanes, units;           // out is a multiple of lanes
-  int64_t groups;
-  const int64_t* group_ends;           // in numbers
-  int64_t* unit_ends;                  // in units
+  const Group* groups;
+  int64_t num_groups;
+  int64_t* unit_ends;                  // of the groups
   uint32_t* weights;                   // [out / lanes, units, lanes]
   float* scales;                       // of BYTES: [groups, out]
   int32_t* corrections;                // of BYTES: [groups, out], what the inputs' offset adds
@@ -65,8 +71,10 @@ struct Kernels {
   void (*scan)(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch);
   // sum += row.
   void (*add_row)(const void* row, Number number, float scale, int64_t width, float* sum);
-  // What is read of a row of inputs: `units` numbers, and of BYTES a scale for each group.
+  // What is read of a row of inputs, which begins with that of the first group: `units` numbers, and of BYTES a scale for
+  // each group.
   void (*prepare)(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales);
+  // `count` is one row, or there is room for the next multiple of 24 rows.
   void (*multiply)(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out);
   // numbers + bias, not below 0; then without their mean and with a variance of 1. Either may be left out.
   void (*activate)(float* numbers, int64_t count, const float* bias, bool normalise);

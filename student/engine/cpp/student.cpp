@@ -84,14 +84,16 @@ Workspace::Workspace(const Student& student) : reader(*student.tokenizer), scrat
     inputs = std::max(inputs, head.num_inputs);
   }
   for (const auto& layer : student.hidden_layers) {
-    out = std::max(out, layer->packed.out);
-    groups = std::max(groups, layer->packed.groups);
-    room = std::max(room, layer->packed.units);
+    const PackedLayer& packed = layer->of_input().packed;
+    out = std::max(out, packed.out);
+    groups = std::max(groups, packed.num_groups);
+    room = std::max(room, packed.units);
   }
   features = Buffer<float>(inputs + student.features_of_text());
   normalised = Buffer<float>(inputs);
   hidden = Buffer<float>(Student::BLOCK * out);
   scales = Buffer<float>(Student::BLOCK * groups);
+  biases = Buffer<float>(Student::BLOCK * student.hidden_width);
   units = Buffer<uint32_t>(Student::BLOCK * room);
   if (student.alignment) alignment = student.alignment->workspace();
 }
@@ -127,7 +129,7 @@ void Student::read_table(const Json& settings) {
   table.number = rows.number;
   table.scales = scales_of(file, "rows", rows, {rows.shape[0], table.parts()});
   table.whole = rows.shape[0];
-  int64_t num_rows = table.whole;
+  num_rows = table.whole;
   if (file.has("vectors")) {
     require(table.vector_size && table.side, "there are vectors apart, but no matrices, or no vectors in the rows");
     const Tensor& vectors = file.get("vectors", rows.number, {-1, table.vector_size});
@@ -188,38 +190,51 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
             "a hidden layer is not that of the task it is shared with");
     return;
   }
-  hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, head.prefix + "hidden", head.hidden_size,
-                                                        head.num_inputs, head.normalises, groups_of(head)));
+  const std::string name = head.prefix + "hidden";
+  hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, name, head.hidden_size, hidden_width,
+                                                        head.normalises, parts_of(head)));
+  hidden_layers.back()->keep_rows(num_rows);
+  hidden_width += head.hidden_size;
   head.hidden = hidden_layers.back().get();
   // Inputs are made ready once for the hidden layers of all tasks.
+  const PackedLayer& own = head.hidden->of_input().packed;
   for (const Head& other : heads)
     require(!other.hidden || other.num_inputs != head.num_inputs ||
-                (other.hidden->packed.arithmetic == head.hidden->packed.arithmetic &&
-                 other.hidden->packed.units == head.hidden->packed.units),
+                (other.hidden->of_input().packed.arithmetic == own.arithmetic &&
+                 other.hidden->of_input().packed.units == own.units),
             "hidden layers have numbers of different types");
 }
 
-// Where the parts of a head's inputs end: they are of different sizes, and so are those of two compared texts.
-std::vector<int64_t> Student::groups_of(const Head& head) const {
-  if (alignment) {
-    const int64_t size = alignment->compare.size;  // sums and maxima of one text, then of the other
-    return {size, 2 * size, 3 * size, 4 * size};
+// The parts of a head's inputs: they are of different sizes, and so are those of two compared texts.
+std::vector<HiddenLayer::Inputs> Student::parts_of(const Head& head) const {
+  if (alignment) return std::vector<HiddenLayer::Inputs>(4, {alignment->compare.size});  // sums, maxima, of both texts
+  const int64_t size = table.vector_size, matrix = table.side * table.side, back = matrix * table.has_backward;
+  if (head.labels_words()) {
+    std::vector<HiddenLayer::Inputs> parts{{size, SUM_TO}, {matrix}};
+    if (table.has_backward) parts.insert(parts.end(), {{size, SUM_FROM}, {matrix}});
+    for (const int token : {PREVIOUS, SAME, NEXT}) parts.insert(parts.end(), {{size, token}, {matrix, token}, {back, token}});
+    return parts;
   }
-  const int64_t matrix = table.side * table.side;
-  std::vector<int64_t> parts;
-  if (head.labels_words())
-    for (int way = 0; way < 1 + table.has_backward; ++way) parts.insert(parts.end(), {table.vector_size, matrix});
-  const int64_t copies = head.labels_words() ? 3 : head.is_pair ? width_of(pairing) : 1;
+  const int64_t copies = head.is_pair ? width_of(pairing) : 1;
+  std::vector<HiddenLayer::Inputs> parts;
   for (int64_t copy = 0; copy < copies; ++copy) {
-    parts.insert(parts.end(), {table.vector_size, table.vector_size * table.has_maxima, matrix,
-                               matrix * table.has_backward, bigrams.size()});
-    if (recurrence) parts.insert(parts.end(), 6, recurrence->size());
+    parts.insert(parts.end(), {{size, copies == 1 && !window ? SUM_TO : -1}, {size * table.has_maxima}, {matrix}, {back},
+                               {bigrams.size()}});
+    if (recurrence) parts.insert(parts.end(), 6, {recurrence->size()});
   }
-  std::vector<int64_t> ends;
-  int64_t end = 0;
-  for (const int64_t part : parts)
-    if (part) ends.push_back(end += part);
-  return ends;
+  return parts;
+}
+
+// What is added to the numbers of hidden layers: their biases, and what single tokens give.
+void Student::text_biases(Workspace& work, const HeadBatch& batch, float* biases) const {
+  for (const auto& layer : hidden_layers) {
+    if (!batch.has_hidden_layer(*layer)) continue;
+    float* const sum = biases + layer->begin;
+    std::copy_n(layer->bias, layer->size, sum);
+    if (!layer->has_tokens()) continue;
+    for (const int32_t row : work.rows)
+      arithmetic.add_row(layer->of_row(arithmetic, table, row, work.spare), FLOAT32, 1, layer->size, sum);
+  }
 }
 
 std::unique_ptr<Workspace> Student::borrow() const {
@@ -293,6 +308,7 @@ void Student::encode(Workspace& work, std::string_view text, float* features) co
   ids.resize(static_cast<size_t>(std::min(static_cast<int64_t>(ids.size()), room_single)));
   ids.erase(std::remove(ids.begin(), ids.end(), pad), ids.end());
   if (alignment) return align(work, false, features);
+  work.reads_sums = true;
   represent(work, ids, features);
 }
 
@@ -301,7 +317,7 @@ void Student::align(Workspace& work, bool is_pair, float* features) const {
   for (int side = 0; side < 2; ++side) {
     work.rows.clear();
     for (const int32_t id : work.ids[is_pair ? side : 0]) work.rows.push_back(row_of_token[id]);
-    alignment->read_tokens(arithmetic, table, work.rows, work.scratch.data(), work.alignment.rows[side]);
+    alignment->read_tokens(arithmetic, table, work.rows, work.scratch.data(), work.alignment, side);
   }
   alignment->represent(arithmetic, work.alignment, features);
 }
@@ -326,7 +342,9 @@ void Student::represent(Workspace& work, const std::vector<int32_t>& ids, float*
 void Student::represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const {
   work.rows.resize(static_cast<size_t>(count));
   for (int64_t t = 0; t < count; ++t) work.rows[static_cast<size_t>(t)] = row_of_token[ids[t]];
-  arithmetic.encode(table, work.rows.data(), count, features, work.scratch.data());
+  RowTable read = table;
+  read.skips_sums = !work.reads_sums;
+  arithmetic.encode(read, work.rows.data(), count, features, work.scratch.data());
   if (recurrence)
     recurrence->represent(arithmetic, table, work.rows, work.steps, work.scratch.data(), features + table.features());
   if (!bigrams.size()) return;

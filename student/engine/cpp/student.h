@@ -1,11 +1,11 @@
 // A student as its file describes it, and its answers for one thread.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "kept_rows.h"
 #include "kernels.h"
 #include "ngrams.h"
 #include "tokenizer.h"
@@ -24,6 +24,10 @@ inline std::string_view text_of(const distill_texts& texts, int64_t n) {
 }
 
 constexpr char WORDS[] = "words";  // the kind of a task that labels them
+
+// The inputs of hidden layers that come from single tokens: of texts the sum, of words the sums of all tokens up to one
+// and from one on, and the rows beside it.
+enum { SUM_TO, SUM_FROM, PREVIOUS, SAME, NEXT };
 
 enum class Pairing { NONE, JOINT, DIFFERENCE, COMPARISON, ATTENTION };
 
@@ -65,26 +69,51 @@ class Bigrams {
   std::vector<std::pair<uint64_t, int32_t>> slots_;  // a row of -1 is none
 };
 
-// A layer that takes most of the time: many numbers, of the features of an input or of a token beside another.
-struct HiddenLayer {
-  // `name`: of the tensor of its weights.
-  HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t size, int64_t num_inputs,
-              bool normalises, const std::vector<int64_t>& group_ends);
-  // What the last layers of its heads read, in the place of the sums of products.
-  void activate(const Kernels& arithmetic, float* numbers) const {
-    arithmetic.activate(numbers, size, bias, normalises);
-  }
+// Some columns of a layer, ready to be multiplied.
+class LayerPart {
+ public:
+  LayerPart(const Kernels& arithmetic, Layer layer, std::vector<Group> groups);
+  // The first of its inputs among those of the layer.
+  int64_t begin() const { return groups_.empty() ? 0 : groups_[0].begin; }
+  // What it makes of one row of inputs that does not come often. `out` has room for packed.out numbers.
+  void multiply_one(const Kernels& arithmetic, const float* inputs, float* out) const;
 
-  int64_t size, num_inputs;
-  bool normalises;
-  const float* bias;
   PackedLayer packed{};
 
  private:
+  std::vector<Group> groups_;
   Buffer<uint32_t> weights_;
   Buffer<float> weight_scales_;
   std::vector<int32_t> corrections_;
-  std::vector<int64_t> group_ends_, unit_ends_;
+  std::vector<int64_t> unit_ends_;
+};
+
+// A layer that takes most of the time: many numbers, of the features of an input or of a token beside another. Where
+// inputs are sums over tokens, its products with single tokens are computed once and kept, and their sums are enough.
+struct HiddenLayer {
+  // Neighbouring inputs. Those of tokens have a number, from 0 on, and begin with what a token's row begins with.
+  struct Inputs {
+    int64_t size;
+    int of_token = -1;
+  };
+
+  // `name`: of the tensor of its weights. `begin`: of its numbers among those of all layers.
+  HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t size, int64_t begin,
+              bool normalises, const std::vector<Inputs>& inputs);
+  const LayerPart& of_input() const { return parts_[0]; }
+  const LayerPart& of_token(int number) const { return parts_[static_cast<size_t>(number) + 1]; }
+  bool has_tokens() const { return parts_.size() > 1; }
+  void keep_rows(int64_t num_rows);
+  // What each part of tokens makes of a row of the table, `of_input().packed.out` numbers.
+  const float* of_row(const Kernels& arithmetic, const RowTable& table, int32_t row, std::vector<float>& spare) const;
+
+  int64_t size, num_inputs, begin;
+  bool normalises;
+  const float* bias;
+
+ private:
+  std::vector<LayerPart> parts_;  // that of the input, and those of tokens
+  std::unique_ptr<KeptRows> kept_;
 };
 
 // What makes logits and answers of one task from the features of an input.
@@ -129,8 +158,11 @@ using Heads = std::vector<const Head*>;
 // aligned with. A contextual vector is the token's own and parts of its neighbours'.
 struct Alignment {
   struct Workspace {
-    std::vector<float> rows[2], shares;  // of the tokens of a text: vector, contextual vector
-    Buffer<float> seen, inputs, scales, compared;
+    // Of the tokens of a text: vector, contextual vector, and what the layer makes of that, if it is another text's;
+    // and what it makes of that if it is the text's own.
+    std::vector<float> rows[2], own[2];
+    std::vector<float> shares, spare;
+    Buffer<float> seen, inputs, scales, compared, biases;
     Buffer<uint32_t> units;
   };
 
@@ -138,7 +170,7 @@ struct Alignment {
   int64_t features() const { return 4 * compare.size; }
   Workspace workspace() const;
   void read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows, float* scratch,
-                   std::vector<float>& found) const;
+                   Workspace& work, int side) const;
   // Sums and maxima of the comparisons of both texts' tokens.
   void represent(const Kernels& arithmetic, Workspace& work, float* features) const;
 
@@ -151,7 +183,12 @@ struct Alignment {
   HiddenLayer compare;
 
  private:
-  void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
+  // A row of tokens in the workspace.
+  int64_t width() const { return 2 * vector_size + compare.of_input().packed.out; }
+  void make_products(const Kernels& arithmetic, const float* vector, float* out) const;
+  void prepare(const Kernels& arithmetic, Workspace& work, int side, int64_t token, int64_t n) const;
+
+  KeptRows products_;  // of each row: of the vector itself, as the previous token and as the next one, twice
 };
 
 // An element-wise recurrence, see student/encoders/recurrent.py. What a token does to a state depends on the token alone. It
@@ -159,8 +196,6 @@ struct Alignment {
 class Recurrence {
  public:
   Recurrence(const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
-  Recurrence(const Recurrence&) = delete;
-  ~Recurrence();
   int64_t features() const { return 6 * size_; }
   int64_t size() const { return size_; }
   // The last state, the maxima and the minima of each way.
@@ -168,13 +203,12 @@ class Recurrence {
                  std::vector<const float*>& steps, float* scratch, float* features) const;
 
  private:
-  const float* steps_of(const Kernels& arithmetic, const RowTable& table, int32_t row, float* scratch) const;
+  void make_steps(const Kernels& arithmetic, const RowTable& table, int32_t row, float* scratch, float* out) const;
 
   int64_t vector_size_, size_;
   const float* norm_;  // factors, then shifts
   const float *weights_, *bias_;
-  std::unique_ptr<std::atomic<const float*>[]> steps_;  // of each row, null before it was read
-  int64_t num_rows_;
+  KeptRows steps_;
 };
 
 // What a thread needs to answer; kept from call to call.
@@ -182,10 +216,13 @@ struct Workspace {
   explicit Workspace(const struct Student& student);
   TextReader reader;
   std::vector<int32_t> ids[2], rows, joint;
-  Buffer<float> features, normalised, scratch, hidden, scales;
+  // `biases`: of each input, what is added to the numbers of all hidden layers.
+  Buffer<float> features, normalised, scratch, hidden, scales, biases;
   Buffer<uint32_t> units;
-  // Of words: the features of each token, and the first token of each word, or -1.
-  std::vector<float> tokens;
+  std::vector<float> spare;
+  bool reads_sums = true;
+  // Of words: the features and the biases of each token, and the first token of each word, or -1.
+  std::vector<float> tokens, token_biases;
   std::vector<int64_t> word_tokens;
   Alignment::Workspace alignment;
   std::vector<const float*> steps;  // of a text's tokens
@@ -198,14 +235,20 @@ class HeadBatch {
  public:
   HeadBatch(const Student& student, Workspace& work, const Heads& asked);
   int64_t width() const { return width_; }
-  // Takes the input in the workspace's features. Its logits are in `out` after `finish` at the latest.
-  void add(float* out);
+  bool has_hidden_layer(const HiddenLayer& layer) const;
+  bool has_linear_head() const;
+  // Whether it reads the sums of vectors, which are not what single tokens give its hidden layers.
+  bool reads_sums() const;
+  // Where what is added to the hidden layers' numbers of the next input belongs.
+  float* biases();
+  // Takes an input with these features. Its logits are in `out` after `finish` at the latest.
+  void add(const float* features, float* out);
   void finish();
 
   static constexpr int64_t MOST = 48;
 
  private:
-  void linear_logits(float* out);
+  void linear_logits(const float* features, float* out);
   void hidden_logits(const HiddenLayer& hidden);
 
   const Student& student_;
@@ -241,7 +284,7 @@ struct Student {
   const File file;
   const Kernels& arithmetic;
   Pairing pairing;
-  int64_t num_tokens, max_tokens, room_single, room_pair, window;
+  int64_t num_tokens, num_rows, max_tokens, room_single, room_pair, window;
   int32_t pad;
   std::vector<int32_t> before, between, after;
   RowTable table{};
@@ -250,6 +293,7 @@ struct Student {
   std::unique_ptr<Alignment> alignment;  // of students whose texts see each other
   std::unique_ptr<Recurrence> recurrence;
   std::vector<std::unique_ptr<HiddenLayer>> hidden_layers;
+  int64_t hidden_width = 0;  // of all hidden layers
   std::vector<Head> heads;
   std::unique_ptr<Tokenizer> tokenizer;
 
@@ -259,7 +303,7 @@ struct Student {
   void read_hidden(Head& head, int64_t hidden_of);
   void add_ngrams(Workspace& work, const Heads& asked, float* added) const;
   int64_t inputs_of(const Json& task) const;
-  std::vector<int64_t> groups_of(const Head& head) const;
+  std::vector<HiddenLayer::Inputs> parts_of(const Head& head) const;
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
@@ -268,6 +312,8 @@ struct Student {
   void compare(float* features) const;
   void read_words(Workspace& work, const distill_texts& words, int64_t begin, int64_t end) const;
   void word_inputs(Workspace& work, int64_t token) const;
+  void text_biases(Workspace& work, const HeadBatch& batch, float* biases) const;
+  void word_biases(Workspace& work, const HeadBatch& batch) const;
 
   mutable Mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
@@ -279,10 +325,12 @@ void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text te
   HeadBatch batch(*this, work, asked);
   const bool has_ngrams = std::any_of(asked.begin(), asked.end(), [](const Head* head) { return head->ngrams != nullptr; });
   work.added.assign(static_cast<size_t>(has_ngrams ? count * batch.width() : 0), 0.0f);
+  work.reads_sums = batch.reads_sums();
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
     head_inputs(work, texts, is_pair);
-    batch.add(out + n * batch.width());
+    text_biases(work, batch, batch.biases());
+    batch.add(work.features.data(), out + n * batch.width());
     if (has_ngrams) add_ngrams(work, asked, work.added.data() + n * batch.width());
   }
   batch.finish();

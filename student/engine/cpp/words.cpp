@@ -18,10 +18,13 @@ void Student::word_logits(Workspace& work, const Heads& asked, const distill_sen
   HeadBatch batch(*this, work, asked);
   for (int64_t n = begin; n < end; ++n) {
     read_words(work, inputs.words, inputs.starts[n], inputs.starts[n + 1]);
+    word_biases(work, batch);
     for (const int64_t token : work.word_tokens) {
       if (token >= 0) {
-        word_inputs(work, token);
-        batch.add(out);
+        const float* features = work.tokens.data() + token * table.token_features();
+        if (batch.has_linear_head()) word_inputs(work, token), features = work.features.data();
+        std::copy_n(work.token_biases.data() + token * hidden_width, hidden_width, batch.biases());
+        batch.add(features, out);
       } else {
         std::fill_n(out, batch.width(), -std::numeric_limits<float>::infinity());
         float* place = out;
@@ -34,7 +37,7 @@ void Student::word_logits(Workspace& work, const Heads& asked, const distill_sen
     }
   }
   batch.finish();
-  if (work.tokens.size() > MOST_KEPT) work.tokens = std::vector<float>();
+  if (work.tokens.size() > MOST_KEPT) work.tokens = work.token_biases = std::vector<float>();
 }
 
 // The features of the tokens of words, which are read one by one: no token has parts of two words.
@@ -53,6 +56,34 @@ void Student::read_words(Workspace& work, const distill_texts& words, int64_t be
   for (const int32_t id : ids) work.rows.push_back(row_of_token[id]);
   work.tokens.resize(ids.size() * static_cast<size_t>(table.token_features()));
   arithmetic.scan(table, work.rows.data(), static_cast<int64_t>(ids.size()), work.tokens.data(), work.scratch.data());
+}
+
+// What is added to the numbers of hidden layers for each token, as of `text_biases`.
+void Student::word_biases(Workspace& work, const HeadBatch& batch) const {
+  const auto count = static_cast<int64_t>(work.rows.size());
+  work.token_biases.resize(static_cast<size_t>(count * hidden_width));
+  std::vector<float> sum;
+  for (const auto& layer : hidden_layers) {
+    if (!batch.has_hidden_layer(*layer)) continue;
+    const auto biases = [&](int64_t t) { return work.token_biases.data() + t * hidden_width + layer->begin; };
+    const auto add = [&](const float* numbers, float* to) { arithmetic.add_row(numbers, FLOAT32, 1, layer->size, to); };
+    const auto made = [&](int64_t t) { return layer->of_row(arithmetic, table, work.rows[t], work.spare); };
+    const int64_t width = layer->of_input().packed.out;
+    sum.assign(layer->bias, layer->bias + layer->size);
+    for (int64_t t = 0; t < count; ++t) {
+      add(made(t) + SUM_TO * width, sum.data());
+      std::copy_n(sum.data(), layer->size, biases(t));
+    }
+    sum.assign(sum.size(), 0);
+    for (int64_t t = count - 1; t >= 0; --t) {
+      const float* const numbers = made(t);
+      add(numbers + SUM_FROM * width, sum.data());
+      add(sum.data(), biases(t));
+      add(numbers + SAME * width, biases(t));
+      if (t > 0) add(numbers + NEXT * width, biases(t - 1));  // this token is the next one of the one before
+      if (t + 1 < count) add(numbers + PREVIOUS * width, biases(t + 1));
+    }
+  }
 }
 
 void Student::word_inputs(Workspace& work, int64_t token) const {

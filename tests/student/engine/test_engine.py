@@ -289,7 +289,7 @@ def test_tasks_of_a_file_are_named(several: Path, together: Path, tmp_path: Path
         export(ExportSettings(run=together, onnx=tmp_path / "x.onnx"))
 
 
-@pytest.mark.parametrize("name", ["compare, maxima, bigrams", "words"])
+@pytest.mark.parametrize("name", ["compare, maxima, bigrams", "aligned", "recurrent", "words"])
 def test_threads_share_a_student(files: dict[str, Path], name: str) -> None:
     predictor, given_ = Predictor(files[name], threads=4), inputs(name, ROWS * 20)
     expected_NC = np.tile(by_torch(name, ROWS), (20, 1))
