@@ -121,6 +121,7 @@ def test_only_where_it_is_asked(contents: dict[str, bytes]) -> None:
     assert plain["label"] in never.labels
     assert never.has_certificate
     assert never.predict([], abstain=True) == []
+    assert never.predict_arrays(["the a"], abstain=True)["label"].tolist() == [-1]
     always = Predictor(with_margin(contents["hybrid"], -1.0))
     assert always.predict(["the a", ""], abstain=True) == always.predict(["the a", ""])
 

@@ -84,6 +84,26 @@ def files_by_variant(files: dict[str, Path]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", STUDENTS)
+def test_arrays_have_what_predict_returns(files: dict[str, Path], name: str) -> None:
+    predictor, rows = Predictor(files[name]), inputs(name, ROWS[:5])
+    answers, arrays = predictor.predict(*rows), predictor.predict_arrays(*rows)
+    if predictor.labels_words:
+        answers = [word for sentence in answers for word in sentence]
+    if "score" in arrays:
+        assert arrays["score"].tolist() == [answer["score"] for answer in answers]
+        return
+    assert arrays["probabilities"].tolist() == [list(answer["probabilities"].values()) for answer in answers]
+    labels = predictor.labels
+    found = [
+        [labels[k] for k in np.flatnonzero(label)] if isinstance(label, list) else labels[label]
+        for label in arrays["label"].tolist()
+    ]
+    assert found == [answer["label"] for answer in answers]
+    none = predictor.predict_arrays([])
+    assert {name: len(array) for name, array in none.items()} == {"label": 0, "probabilities": 0}
+
+
+@pytest.mark.parametrize("name", STUDENTS)
 def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
     one, tokenizer = made(name)
     predictor, target = Predictor(files[name], threads=3), one.config.target

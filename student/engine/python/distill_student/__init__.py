@@ -169,6 +169,26 @@ class Predictor:
         """
         return _predicted([self], texts, seconds, abstain)[0]
 
+    def predict_arrays(
+        self, texts: Sequence[Any], seconds: Sequence[str] | None = None, *, abstain: bool = False
+    ) -> "dict[str, npt.NDArray[Any]]":
+        """Predicts labels, or scores, as arrays of N inputs, or of the words of all inputs. Faster than `predict`.
+
+        See `predict` for the arguments and errors.
+
+        Returns: ``label``, the place of each label in ``labels``, or -1 where the student abstains (for a multi-label
+            student whether each label holds, [N, C]), and float32 ``probabilities`` [N, C]. Or ``score`` [N].
+        """
+        import numpy as np
+
+        count, answers, chosen = _answered([self], texts, seconds, abstain)
+        answers_NC = np.frombuffer(answers, np.float32).reshape(count, self._num_answers)
+        if self._kind == SCORE:
+            return {"score": answers_NC[:, 0]}
+        holds_NC = np.frombuffer(chosen, np.bool_).reshape(count, self._num_answers)
+        label = holds_NC if self._kind == LABELS else np.where(holds_NC.any(axis=1), holds_NC.argmax(axis=1), -1)
+        return {"label": label, "probabilities": answers_NC}
+
     def logits(self, texts: Sequence[Any], seconds: Sequence[str] | None = None) -> "Floats":
         """Returns float32 logits [N, C] before softmax, for N inputs or for the words of all inputs.
 
@@ -286,13 +306,12 @@ def _logits(asked: Sequence[Predictor], texts: Sequence[Any], seconds: Sequence[
     return logits
 
 
-def _predicted(
+def _answered(
     asked: Sequence[Predictor], texts: Sequence[Any], seconds: Sequence[str] | None, abstain: bool
-) -> list[list[Any]]:
-    """Returns the answers of each task to all inputs."""
+) -> tuple[int, Any, Any]:
+    """Returns the number of answers of a task, and the answers of all tasks with the bytes that mark chosen labels."""
     count, inputs = _inputs(asked, texts, seconds)
-    widths = [one._num_answers for one in asked]
-    row = sum(widths)
+    row = sum(one._num_answers for one in asked)
     answers, chosen = (ctypes.c_float * (count * row))(), (ctypes.c_char * (count * row))()
     addresses = ctypes.addressof(answers), ctypes.addressof(chosen)
     handle = asked[0]._file.handle
@@ -302,10 +321,19 @@ def _predicted(
         _check(_library.distill_predict_words(handle, *inputs, *addresses))
     else:
         _check(_library.distill_predict(handle, *inputs, abstain, *addresses))
+    return count, answers, chosen
+
+
+def _predicted(
+    asked: Sequence[Predictor], texts: Sequence[Any], seconds: Sequence[str] | None, abstain: bool
+) -> list[list[Any]]:
+    """Returns the answers of each task to all inputs."""
+    count, answers, chosen = _answered(asked, texts, seconds, abstain)
     if len(asked) == 1:
         of_one = asked[0]._answers(answers[:], chosen.raw)
         return [_by_sentence(of_one, texts) if asked[0].labels_words else of_one]
-    found, begin = [], 0
+    widths = [one._num_answers for one in asked]
+    row, found, begin = sum(widths), [], 0
     for one, width in zip(asked, widths, strict=True):
         places = [n * row + begin + k for n in range(count) for k in range(width)]
         found.append(one._answers([answers[place] for place in places], bytes(chosen.raw[place] for place in places)))
