@@ -10,14 +10,18 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.kinds.examples import KEYS, ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.kinds.examples import KEYS, ORIGINALS, TEXTS, ExampleSet, keys_sha256
+from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.signals.rows import logits_of
+from pipeline.sources import sentences
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
+from pipeline.text.text_to_ids import TextReader
 from pipeline.training.batches import EpochBatches, held_out_rows
 from student.model.architecture import StudentConfig, sequences
 from student.model.heads import HEADS
@@ -112,7 +116,7 @@ def load_examples(logit_set: ExampleSet, split: str, where: str | None = None) -
     Raises:
         DataError: if no row is left.
     """
-    rows = logit_set.read(split, COLUMNS, where)
+    rows = logit_set.read(split, _columns(logit_set), where)
     if not rows.num_rows:
         reason = f"matches --where {where!r}" if where not in (None, ORIGINALS) else "has logits in every given set"
         raise DataError(f"{logit_set.root}: no row of split {split!r} {reason}")
@@ -131,18 +135,44 @@ def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
         QueryError: if the query fails or returns wrong rows.
     """
     # The logits are added by the set itself, which may mix several teachers.
-    rows = read_chosen(logit_set, query, [name for name in COLUMNS if name != "logits"])
+    rows = read_chosen(logit_set, query, [name for name in _columns(logit_set) if name != "logits"])
     weight_N = rows.column("weight").to_numpy()
     # Dividing by the largest weight first keeps the mean of huge weights from overflowing.
     weight_N = weight_N / weight_N.max()
     return _examples(logit_set, "train", rows, (weight_N / weight_N.mean()).astype(np.float32))
 
 
+def _columns(logit_set: ExampleSet) -> tuple[str, ...]:
+    return COLUMNS if logit_set.vocabulary is None else (*COLUMNS, *TEXTS)
+
+
+def own_sequences(logit_set: ExampleSet, rows: pa.Table) -> tuple[Ragged, ...]:
+    """Returns the ids of rows' texts in the vocabulary of a student.
+
+    Text that was truncated for the teacher is left out, because the logits do not depend on it.
+    """
+    vocabulary, length = logit_set.vocabulary, logit_set.record.max_seq_length
+    assert vocabulary is not None, "there are stored ids otherwise"
+    texts = [part for part in sentences(rows) if part is not None]
+    stored = [pc.list_value_length(rows.column(name)).to_numpy() for name in ("ids1", "ids2")[: len(texts)]]
+    teacher = TextReader.of(load_set_tokenizer(logit_set.root, logit_set.record.tokenizer))
+    room = length - teacher.tokenizer.num_special_tokens_to_add(logit_set.record.is_pair)
+    # Only these rows can have been truncated, and they are few.
+    full = np.flatnonzero(np.sum(stored, axis=0) >= room)
+    for part, count_N in zip(texts, stored, strict=True):
+        for row, encoding in zip(full, teacher.encode([part[row] for row in full]), strict=True):
+            if len(encoding) > count_N[row]:
+                part[row] = part[row][: encoding.offsets[count_N[row]][0]]
+    return vocabulary.reader.read(texts[0], texts[1] if len(texts) == 2 else None, length)
+
+
 def _examples(logit_set: ExampleSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
     record = logit_set.record
+    stored = [ragged(rows.column(name)) for name in ("ids1", "ids2")[: 1 + record.is_pair]]
+    ids1, *others = stored if logit_set.vocabulary is None else own_sequences(logit_set, rows)
     examples = Examples(
-        ragged(rows.column("ids1")),
-        ragged(rows.column("ids2")) if record.is_pair else None,
+        ids1,
+        others[0] if others else None,
         *gold_arrays(record.target, rows),
         logits_of(rows, record.target.num_logits),
         weight_N,
@@ -154,7 +184,7 @@ def _examples(logit_set: ExampleSet, split: str, rows: pa.Table, weight_N: Float
     for part in examples.sequences:
         low, high = int(part.flat.min(initial=0)), int(part.flat.max(initial=0))
         # An id beyond the tables would raise an index error in a kernel, without the name of the set.
-        if low < 0 or high >= record.tokenizer.vocabulary_size:
+        if low < 0 or high >= logit_set.tokenizer.vocabulary_size:
             raise IntegrityError(f"{where}: id {high if low == 0 else low} is beyond its tokenizer's vocabulary")
         if part.lengths.max(initial=0) > record.max_seq_length:
             raise IntegrityError(f"{where}: a sentence has more than {record.max_seq_length} tokens")

@@ -33,6 +33,7 @@ from student.predict.labels import label_bias, read_costs
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings
 from student.trained_sets import evaluated_sets
+from student.vocabulary import as_run_reads
 
 Evaluation = dict[str, Any]
 Texts = tuple[list[str], list[str] | None]
@@ -74,7 +75,7 @@ def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
     logit_set = open_evaluated(kind, record, config.set, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
     own, found = logit_set.record.metrics, {}
-    for split, rows in dev_examples(student.config, logit_set).items():
+    for split, rows in dev_examples(config.run, student.config, logit_set).items():
         found[split] = kind.evaluate_split(student, rows, bias_C, own)
         # A set may lack rows of its task: those without a prediction of an imported teacher.
         missing = logit_set.record.splits[split].rows - len(rows)
@@ -115,16 +116,16 @@ def open_evaluated(
     return kind.open_sets(evaluated_sets(record, logits, store), mix, allow_unverified)
 
 
-def dev_examples(config: TaskConfig, logit_set: LogitSet) -> dict[str, Any]:
-    """The dev splits of a set, as a student reads them.
+def dev_examples(run: Path, config: TaskConfig, logit_set: LogitSet) -> dict[str, Any]:
+    """The dev splits of a set, as the student of a run reads them.
 
     Raises:
         DataError: if there are none.
         FingerprintMismatchError: if the set is not one that the student can read.
     """
     kind = KINDS[config.rows]
-    # Another tokenizer's ids would be read without an error and give meaningless scores.
     kind.check_readable(config, logit_set)
+    logit_set = as_run_reads(logit_set, run, config)
     # Scores on training rows would only measure memorisation.
     splits = [split for split in logit_set.splits if split != TRAIN]
     if not splits:

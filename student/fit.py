@@ -31,7 +31,7 @@ from student.encoders.products import IS_COMPILED
 from student.fit_ngrams import add_ngrams
 from student.initial_weights.bert import BertStart, copy_layers
 from student.initial_weights.run import HEAD, copy_embeddings, copy_weights, has_head_for
-from student.initial_weights.vectors import StartVectors, start_from_vectors, start_from_words
+from student.initial_weights.vectors import StartVectors, has_token_vectors, start_from_vectors, start_from_words
 from student.layer_stage import end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
@@ -52,6 +52,7 @@ from student.training_data import (
     StudentTraining,
     TrainingData,
     build_student_config,
+    in_students_vocabulary,
     open_training_set,
     read_data,
     separate,
@@ -65,7 +66,7 @@ from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralis
 WriteFile = Callable[[Path, Mapping[Path, TaskStudent]], object]
 # Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
 ONE_ENCODER = {
-    "tokenizer_sha256": ("tokenizer", "Dump them with teachers of one encoder, or import them with one --tokenizer."),
+    "tokenizer_sha256": ("tokenizer", "Use --vocabulary shipped, or a number."),
     "max_seq_length": (
         "--max-seq-length (with --doc-stride that of their longest rows)",
         "Write the sets with the same value.",
@@ -174,7 +175,9 @@ def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[St
     """Returns the student, or one per task, after flags and sets were checked. Rows are read only after that."""
     parts, are_several = separate(settings), isinstance(settings.source, SeveralTasks)
     sources, access = [source_of(one) for one in parts], (settings.store, settings.allow_unverified)
-    sets = [one.logit_set for one in data] or [open_training_set(one, *access) for one in sources]
+    sets = [one.logit_set for one in data] or in_students_vocabulary(
+        settings, [open_training_set(one, *access) for one in sources]
+    )
     # Rows take minutes to read, so all flags are checked before.
     facts = [one.facts for one in data] or [task_facts(one) for one in sets]
     if are_several:
@@ -239,7 +242,7 @@ def build_joint_configs(
 
 def vectors_source(sets: Sequence[LogitSet]) -> int:
     """Returns the number of the set whose token vectors the encoder may start from: the first that has any."""
-    return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
+    return next((k for k, one in enumerate(sets) if has_token_vectors(one.sets[0])), 0)
 
 
 def fit(

@@ -16,6 +16,7 @@ from pipeline.training.schedule import Schedule
 from student.lessons import pretraining_of_set
 from student.model.card import CARD_FILE
 from student.pretrain_settings import PretrainSettings
+from student.vocabulary import note_vocabulary
 
 LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
 
@@ -53,6 +54,7 @@ def pretrain(settings: PretrainSettings, command: str) -> Record:
         finished = run.start()
     if finished is not None:
         return finished
+    note_vocabulary(task.opened)
     task.start()
     schedule = Schedule(
         total_steps=total_steps,

@@ -10,7 +10,7 @@ from pipeline.settings import deciding, flag_name, given
 from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from student.encoders.specs import Cbow, Cmow, Hybrid
 from student.settings import LAYERS
-from student.source_settings import FORMERLY_LOGITS
+from student.source_settings import FORMERLY_LOGITS, VocabularyFlag
 
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
@@ -18,7 +18,7 @@ VectorMap = Literal["linear", "none"]
 OF_KIND: dict[str, set[str]] = {"masked_words": {"alpha"}, "sentences": {"init", "vector_map", "vector_loss"}}
 
 
-class PretrainSettings(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+class PretrainSettings(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags, VocabularyFlag):
     """Settings of ``distill pretrain-student``. The kind of the set decides which flags apply.
 
     The defaults are the paper's recipe, except for its batches of 512 and 2,048.

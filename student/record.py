@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from pipeline import console
 from pipeline.devices import has_fast_bf16
 from pipeline.errors import ConfigError
-from pipeline.file_names import RUN_RECORD, TOKENIZER_FILE
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD, TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.query.mixture import mix_of
 from pipeline.record_file import Record, read_work_record
@@ -33,12 +33,13 @@ from student.initial_weights.vectors import INIT_FLAG, PretrainedVectors, StartV
 from student.layer_stage import layer_loss_settings
 from student.lessons import kind_of_set
 from student.model.card import CARD_FILE, HUB, card_text
-from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
+from student.model.config_file import TOKENIZER_CONFIG_FILE, read_task_config, tokenizer_config_json
 from student.model.student import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
 from student.settings import num_bigrams
 from student.source_settings import FEWEST_CALIBRATED, Query, Where
 from student.training_data import StudentTraining, source_of
+from student.vocabulary import as_run_reads, note_vocabulary
 from student.vocabulary_pruning import active_ids
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
@@ -84,6 +85,8 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
         "init_vectors_sha256": file_sha256(start.words, INIT_FLAG) if start.words else None,
         "init_layers": list(layers.layers) if layers else None,
         "init_from_sha256": layers.sha256 if layers else source_sha256(start.folder, student_config),
+        "vocabulary": settings.vocabulary,
+        "tokenizer_sha256": student_config.tokenizer_sha256,
         "token_vectors_sha256": vectors.sha256 if isinstance(vectors, VocabularyVectors) else None,
         "pretrained_vectors_sha256": vectors.sha256 if isinstance(vectors, PretrainedVectors) else None,
         **layer_loss_settings(settings.layers, student_config, logit_set.sets[0].record),
@@ -180,6 +183,7 @@ def note_start(trainings: Sequence[StudentTraining], vectors: StartVectors | Non
         giver: the set with the teacher's vectors, if these are the start.
     """
     # Several tasks usually start alike, and the same line would be printed for each.
+    note_vocabulary(giver)
     for line in dict.fromkeys(_start_line(training, vectors, giver) for training in trainings):
         console.note(line)
     without = [str(one.data.logit_set.root) for one in trainings if not any(map(may_select, one.dev_splits))]
@@ -252,6 +256,7 @@ def reproduce(run: Path, store: Path | None, allow_unverified: bool) -> dict[str
     paths = [find_set(Path(place).name if store else place, store) for place in record["logit_sets"]]
     kind = kind_of_set(paths[0])
     logit_set = kind.open_sets(paths, settings["mix"], allow_unverified)
+    logit_set = as_run_reads(logit_set, run, read_task_config(run / CONFIG_FILE))
     rows = kind.read(logit_set, TRAIN, Query(query=settings["query"]) if settings["query"] else None)
     # Fingerprints are compared first: if one differs, the differing row hashes need no further explanation.
     then = settings["logit_set_fingerprints"]

@@ -20,7 +20,7 @@ from pipeline.settings import Draft, Settings
 from pipeline.settings import given as given_flags
 from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from student.encoders.specs import AnyEncoder, EmbeddingKind, EncoderSpec, Hybrid
-from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks
+from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks, VocabularyFlag
 
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
@@ -287,7 +287,7 @@ class RunPlaces(StoreFlags, UnverifiedFlags, JsonFlags):
     )
 
 
-class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
+class TrainSettings(RunPlaces, ReportFlags, SeedFlags, VocabularyFlag):
     """Settings of ``distill train-student``.
 
     The defaults are the paper's best student, with the changes that improved it in experiments.

@@ -10,6 +10,8 @@ from pipeline.settings import Settings
 from pipeline.shared_settings import PLACE
 from pipeline.tasks.task import Metric
 
+TEACHER, SHIPPED = "teacher", "shipped"  # vocabularies of students
+LEARNABLE = range(200, 200_001)  # tokens of a learned one
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 CALIBRATED_SHARE, MOST_CALIBRATED = 20, 1000  # one in so many rows, and at most so many
 FEWEST_CALIBRATED = 50  # fewer would move probabilities by chance as much as they mend them
@@ -155,3 +157,25 @@ class CalibrationRows(Settings):
                 f"--calibration-rows {self.calibration_rows}: too few. Use at least {FEWEST_CALIBRATED}, or 0 for none"
             )
         return self
+
+
+class VocabularyFlag(Settings):
+    """The vocabulary that a student reads."""
+
+    vocabulary: str | None = Field(
+        None,
+        description="Vocabulary that the student reads. teacher: that of the teacher. shipped: BERT's uncased one. A "
+        "number: WordPiece with so many tokens, learned from the training texts, cased for labelled words. Default: "
+        "that of a run given by --init, or the teacher's if it is WordPiece (always for a bert and --layer-loss), "
+        "otherwise shipped if it has nearly all words, or 16000.",
+    )
+
+    @field_validator("vocabulary", mode="before")
+    @classmethod
+    def _is_a_vocabulary(cls, value: object) -> object:
+        text = str(value)
+        is_known = text in (TEACHER, SHIPPED) or (text.isdecimal() and int(text) in LEARNABLE)
+        if value is not None and not is_known:
+            sizes = f"{LEARNABLE[0]:,} to {LEARNABLE[-1]:,}"
+            raise ValueError(f"{text!r} is no vocabulary. Use {TEACHER}, {SHIPPED}, or a number from {sizes}")
+        return value if value is None else text

@@ -1,6 +1,7 @@
 """Opens, checks and reads the logit sets of a student."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.best_epoch import may_select, share_to_select
-from student.encoders.specs import EncoderSpec
+from student.encoders.specs import Bert, EncoderSpec
 from student.initial_weights.bert import BertStart
-from student.initial_weights.vectors import StartVectors, given_vectors, read_pretrained
+from student.initial_weights.vectors import StartVectors, given_vectors, pretrained_for
 from student.lessons import KINDS, kind_of_set
 from student.lessons.lesson import TaskLesson
 from student.model.architecture import Facts
 from student.settings import INITS, Start, TrainSettings
 from student.source_settings import OneTask, Sets, SeveralTasks, Source
+from student.vocabulary import in_vocabulary
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class TrainingData:
             IntegrityError: if the file was changed.
         """
         given = given_vectors(spec, start, self.logit_set.sets[0])
-        return read_pretrained() if given == "pretrained" else self.token_vectors if given == "teacher" else None
+        if given == "pretrained":
+            return pretrained_for(self.logit_set.tokenizer_json())
+        return self.token_vectors if given == "teacher" else None
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
@@ -64,8 +68,12 @@ class TrainingData:
         return read_token_vectors(first.root, first.record)
 
 
-# Keys are the names of the sets, so that a sweep reads the rows of each set once.
-Rows = dict[tuple[str, ...], TrainingData]
+@dataclass(frozen=True)
+class Rows:
+    """The sets and rows that a sweep has read: sets by their names, and rows also by the hash of their tokenizer."""
+
+    sets: dict[tuple[str, ...], LogitSet] = field(default_factory=dict)
+    data: dict[tuple[tuple[str, ...], str], TrainingData] = field(default_factory=dict)
 
 
 def separate(settings: TrainSettings) -> list[TrainSettings]:
@@ -85,14 +93,30 @@ def load_data(settings: TrainSettings, known: Rows | None = None) -> list[Traini
     Raises:
         DataError: if there is no such set, or it has no rows to train on.
     """
-    rows: Rows = {} if known is None else known
+    rows = known or Rows()
     sources = [source_of(one) for one in separate(settings)]
     # A sweep trains many students from the same set, and reading it takes longer than a small training.
     for source in sources:
-        if source.names not in rows:
-            opened = open_training_set(source, settings.store, settings.allow_unverified)
-            rows[source.names] = read_data(source, opened)
-    return [rows[source.names] for source in sources]
+        if source.names not in rows.sets:
+            rows.sets[source.names] = open_training_set(source, settings.store, settings.allow_unverified)
+    found = []
+    sets = in_students_vocabulary(settings, [rows.sets[source.names] for source in sources])
+    for source, logit_set in zip(sources, sets, strict=True):
+        key = source.names, logit_set.tokenizer.sha256
+        if key not in rows.data:
+            rows.data[key] = read_data(source, logit_set)
+        found.append(rows.data[key])
+    return found
+
+
+def in_students_vocabulary(settings: TrainSettings, sets: Sequence[LogitSet]) -> list[LogitSet]:
+    """Returns the sets of a student, or of several with one encoder, whose rows are read in their vocabulary.
+
+    Errors as in `in_vocabulary`.
+    """
+    needs_teachers = "--layer-loss" if settings.layer_losses else None
+    needs_teachers = "--embedding bert" if isinstance(settings.encoder, Bert) else needs_teachers
+    return in_vocabulary(sets, settings.vocabulary, settings.start.folder, needs_teachers)
 
 
 def source_of(settings: TrainSettings) -> Source:

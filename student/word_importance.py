@@ -21,7 +21,7 @@ from pipeline.tasks.intervals import mean_interval, percentile_interval
 from pipeline.tasks.metrics import spearmanr
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.tasks.task import MASK
-from student.lessons.examples import check_same_task
+from student.lessons.examples import check_readable
 from student.predict.predictor import Predictor
 from student.run_settings import MaskedWordsSettings
 from student.word_effects import Word, entropies, without_each_word
@@ -159,7 +159,7 @@ def importance(target: Target, whole_WC: Floats, without_WC: Floats) -> Floats64
 def _importance_to(run: str, logit_set: ExampleSet, rows: list[MaskedRow]) -> list[Floats64]:
     """Returns the importance_W of the words of each row for a student."""
     predictor = Predictor(run)
-    check_same_task(predictor.student.config, logit_set)
+    check_readable(predictor.student.config, logit_set)
     first = [row.texts[0] for row in rows]
     second = [row.texts[1] for row in rows] if logit_set.record.is_pair else None
     # The student leaves words out while the teacher saw `[MASK]`: most students never trained on that token.

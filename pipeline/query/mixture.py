@@ -39,7 +39,7 @@ class Mixture(ExampleSet):
 
     @property
     def sets(self) -> tuple[ExampleSet, ...]:  # type: ignore[override]
-        return (ExampleSet(self.root, self.record), *self.others)
+        return (ExampleSet(self.root, self.record, vocabulary=self.vocabulary), *self.others)
 
     @property
     def splits(self) -> tuple[str, ...]:

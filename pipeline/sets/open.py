@@ -1,7 +1,8 @@
 """Opens sets and reads their rows, after verification, by key and with an optional SQL condition."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -20,7 +21,8 @@ from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
 from pipeline.sets.row_kind import RowKind
 from pipeline.sql.database import view_name
 from pipeline.sql.read_only_query import fetch_rows, open_files, select
-from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
+from pipeline.text.tokenizer import load_tokenizer, pad_id, read_tokenizer_json, tokenizer_sha256, vocabulary_size
+from pipeline.text.vocabulary import Vocabulary
 
 Group = tuple[Shard, int]  # a row group of a shard
 
@@ -35,6 +37,8 @@ class LogitSet:
 
     root: Path
     record: SetRecord
+    # That of a student which reads the texts. None: the rows are read as the stored ids of the teacher's tokens.
+    vocabulary: Vocabulary | None = field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, path: Path | str, allow_unverified: bool = False) -> Self:
@@ -46,12 +50,27 @@ class LogitSet:
         """
         return cls(Path(path), usable_record(Path(path), allow_unverified, cls.row_kind.name, cls.advice))
 
-    def tokenizer_json(self) -> str:
-        """Returns the JSON of the tokenizer that the set's ids belong to.
+    @cached_property
+    def tokenizer(self) -> TokenizerRecord:
+        """The tokenizer of the ids of rows."""
+        return tokenizer_record(self.vocabulary.tokenizer) if self.vocabulary else self.record.tokenizer
+
+    def training_texts(self) -> list[str]:
+        """Returns the texts of the training rows, from which a vocabulary can be learned.
 
         Raises:
-            IntegrityError: if the file is not this tokenizer.
+            ConfigError: if a set of this kind has no texts.
         """
+        raise ConfigError(f"{self.root}: its rows belong to the vocabulary of the teacher. Use --vocabulary teacher.")
+
+    def tokenizer_json(self) -> str:
+        """Returns the JSON of the tokenizer of the ids of rows.
+
+        Raises:
+            IntegrityError: if the set's file is not its tokenizer.
+        """
+        if self.vocabulary is not None:
+            return self.vocabulary.reader.tokenizer_json()
         load_set_tokenizer(self.root, self.record.tokenizer)
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
 
@@ -205,6 +224,15 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
     raise DataError(
         f"no logit set {name_or_path!r} in the store {folder}. {did_you_mean(name_or_path, names)} "
         "Write one with `distill teacher-dump`, or give its folder, or the store's with --store or DISTILL_STORE"
+    )
+
+
+def tokenizer_record(tokenizer: Tokenizer) -> TokenizerRecord:
+    """Describes the tokenizer of ids."""
+    return TokenizerRecord(
+        sha256=tokenizer_sha256(tokenizer.to_str()),
+        vocabulary_size=vocabulary_size(tokenizer),
+        pad_id=pad_id(tokenizer),
     )
 
 

@@ -365,35 +365,20 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
     return None if token is None else tokenizer.token_to_id(token)
 
 
-def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Tokenizer:
-    """Returns a WordPiece tokenizer of the special tokens and the given ones, in lower case.
+def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None, is_cased: bool = False) -> Tokenizer:
+    """Returns a WordPiece tokenizer of the given tokens, and before them the special ones that are missing.
 
     Args:
         tokens: words, and ``##`` pieces of words.
-        strip_accents: whether accents are removed, which is BERT's default.
+        strip_accents: whether accents are removed. Default: as in BERT, of tokens in lower case.
+        is_cased: whether upper case is kept.
     """
-    return _with_ids(dict.fromkeys((*SPECIAL_TOKENS, *tokens)), strip_accents)
-
-
-def bert_uncased() -> Tokenizer:
-    """Returns BERT's uncased tokenizer. The package has vectors for its vocabulary."""
-    return _with_ids(BERT_UNCASED.read_text(encoding="utf-8").split())
-
-
-def share_of_whole_words(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
-    """Returns the share of the words of texts, signs included, that are entries of a WordPiece vocabulary."""
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    is_whole = [
-        word in ids for text in texts for word, _ in SPLITTER.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    ]
-    return sum(is_whole) / max(len(is_whole), 1)
-
-
-def _with_ids(tokens: Iterable[str], strip_accents: bool | None = None) -> Tokenizer:
-    """Returns a WordPiece tokenizer whose ids are the positions of the tokens."""
-    ids = {token: number for number, token in enumerate(tokens)}
+    tokens = dict.fromkeys(tokens)
+    # Ids are the positions of the tokens. BERT's own vocabulary has the special ones somewhere in it.
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    ids = {token: number for number, token in enumerate((*missing, *tokens))}
     tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))  # noqa: S106
-    tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents)
+    tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=not is_cased)
     tokenizer.pre_tokenizer = SPLITTER
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -401,3 +386,8 @@ def _with_ids(tokens: Iterable[str], strip_accents: bool | None = None) -> Token
         special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
     )
     return tokenizer
+
+
+def bert_uncased() -> Tokenizer:
+    """Returns BERT's uncased tokenizer. The package has vectors for its vocabulary."""
+    return wordpiece(BERT_UNCASED.read_text(encoding="utf-8").split())

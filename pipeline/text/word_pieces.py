@@ -67,6 +67,11 @@ class Pieces:
         number_T[is_first_T] = number_W.flat[self.place_T(number_W.offsets)[is_first_T]]
         return number_T
 
+    def where(self, is_kept_T: Bools) -> "Pieces":
+        """Returns the sentences with only some of their tokens."""
+        offsets = np.concatenate([[0], np.cumsum(is_kept_T, dtype=np.int64)])[self.ids.offsets]
+        return Pieces(*(Ragged(part.flat[is_kept_T], offsets) for part in (self.ids, self.word_ids)))
+
     def place_T(self, word_offsets: Ints) -> Ints:
         """Returns the position of each token's word among the words of all sentences."""
         return np.repeat(word_offsets[:-1], self.word_ids.lengths) + self.word_ids.flat

@@ -252,7 +252,7 @@ def _check_folder(folder: Path, record: Record) -> None:
 def _dev_rows(config: ExportSettings, student: TaskStudent, record: Record) -> dict[str, Any]:
     try:
         return dev_examples(
-            student.config, open_evaluated(KINDS[student.config.rows], record, config.set, config.store)
+            config.run, student.config, open_evaluated(KINDS[student.config.rows], record, config.set, config.store)
         )
     # The set may be gone, and an export works without it. A set that the user names must exist.
     except (DataError, IntegrityError, FingerprintMismatchError) as error:

@@ -29,8 +29,9 @@ from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.open import LogitSet
-from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.text.text_to_ids import TextReader
+from pipeline.text.tokenizer import bert_uncased
 from pipeline.text.word_vectors import read_word_vectors
 from pipeline.training.checkpoint import check_tensors, write_tensors
 from student.encoders.encoder import Encoder
@@ -64,8 +65,8 @@ class PretrainedVectors:
 StartVectors = VocabularyVectors | PretrainedVectors
 
 
-def starts_from_teacher(spec: EncoderSpec, init: str | None, root: Path, record: SetRecord) -> bool:
-    """Whether a student's vectors start from the token vectors of the set in ``root``.
+def starts_from_teacher(spec: EncoderSpec, init: str | None, first: LogitSet) -> bool:
+    """Whether a student's vectors start from the token vectors of a set.
 
     Raises:
         ConfigError: if the flags require it, but there are no token vectors.
@@ -73,7 +74,12 @@ def starts_from_teacher(spec: EncoderSpec, init: str | None, root: Path, record:
     # A BERT starts from layers, which include their own word embeddings.
     if isinstance(spec, Bert):
         return False
-    has_vectors = record.signals.token_vectors is not None
+    root, record, has_vectors = first.root, first.record, has_token_vectors(first)
+    if init == "teacher" and first.vocabulary is not None:
+        raise ConfigError(
+            "--init teacher: token vectors belong to the tokens of the teacher, but the student has "
+            f"{first.vocabulary.words}. Use --vocabulary teacher."
+        )
     if init == "teacher" and not has_vectors:
         advice = f"Repeat its command to add them ({record.command}), or use --init noise"
         if record.teacher.is_imported:
@@ -81,6 +87,11 @@ def starts_from_teacher(spec: EncoderSpec, init: str | None, root: Path, record:
         raise ConfigError(f"--init teacher: {root} has no token vectors. {advice}")
     # Token vectors are the default where they exist, because they cost nothing at training time.
     return has_vectors and init != "noise" and spec.has_vectors
+
+
+def has_token_vectors(first: LogitSet) -> bool:
+    """Whether a set has vectors of the tokens of its rows."""
+    return first.vocabulary is None and first.record.signals.token_vectors is not None
 
 
 @torch.no_grad()
@@ -219,6 +230,25 @@ def read_pretrained() -> PretrainedVectors:
     return _read(FILE)
 
 
+def pretrained_for(tokenizer_json: str) -> PretrainedVectors:
+    """Returns the pretrained vectors of the tokens of a vocabulary.
+
+    The vector of a token that BERT's uncased vocabulary lacks is the sum of those of its pieces.
+    """
+    vectors = read_pretrained()
+    if vocabulary_sha256(tokenizer_json) == pretrained_vocabulary():
+        return vectors
+    known, reader = bert_uncased().get_vocab(), TextReader.of(bert_uncased())
+    tokens = sorted(Tokenizer.from_str(tokenizer_json).get_vocab().items(), key=lambda entry: entry[1])
+    # The vectors were trained in sums, so a sum of pieces is what the student would read without the token.
+    pieces = reader.read([token.removeprefix("##") for token, _ in tokens], None, None)[0].lists()
+    own = [[known[token]] if token in known else ids for (token, _), ids in zip(tokens, pieces, strict=True)]
+    vector_VW = torch.zeros(tokens[-1][1] + 1, vectors.vector_VW.shape[1])
+    for (_, number), ids in zip(tokens, own, strict=True):
+        vector_VW[number] = vectors.vector_VW[ids].sum(dim=0)
+    return PretrainedVectors(vector_VW, vectors.sha256)
+
+
 @cache
 def _read(path: Path) -> PretrainedVectors:
     with _opened(path) as file:
@@ -255,7 +285,7 @@ def given_vectors(spec: EncoderSpec, start: Start, first: LogitSet) -> Literal["
     """
     if start.path is not None:
         return None
-    by_default = start.init is None and _prefers_pretrained(spec, first.record)
+    by_default = start.init is None and _prefers_pretrained(spec, first)
     if (by_default or start.init == "pretrained") and has_pretrained(first):
         return "pretrained"
     if start.init == "pretrained":
@@ -263,15 +293,19 @@ def given_vectors(spec: EncoderSpec, start: Start, first: LogitSet) -> Literal["
             f"--init pretrained: the vectors are for the vocabulary of BERT (uncased), but {first.root} has another. "
             "Leave the flag out, or use --init noise"
         )
-    return "teacher" if starts_from_teacher(spec, start.init, first.root, first.record) else None
+    return "teacher" if starts_from_teacher(spec, start.init, first) else None
 
 
 def has_pretrained(first: LogitSet) -> bool:
-    """Whether the package has vectors for the vocabulary of a set."""
-    return vocabulary_sha256(first.tokenizer_json()) == pretrained_vocabulary()
+    """Whether the package has vectors for the vocabulary of a set, or for most tokens of a student's own one."""
+    own = first.tokenizer_json()
+    if first.vocabulary is None or vocabulary_sha256(own) == pretrained_vocabulary():
+        return vocabulary_sha256(own) == pretrained_vocabulary()
+    tokens = Tokenizer.from_str(own).get_vocab().keys()
+    return len(tokens & bert_uncased().get_vocab().keys()) > len(tokens) / 2
 
 
-def _prefers_pretrained(spec: EncoderSpec, record: SetRecord) -> bool:
+def _prefers_pretrained(spec: EncoderSpec, first: LogitSet) -> bool:
     """Whether an encoder starts from pretrained vectors if the vocabulary is theirs."""
     is_aligned = isinstance(spec, Aligned)
     # LSTMs keep their start, because pretrained vectors are short for frequent tokens, as sums need it.
@@ -279,8 +313,8 @@ def _prefers_pretrained(spec: EncoderSpec, record: SetRecord) -> bool:
         return False
     # The vectors were trained in sums of sentences. Where single tokens count, a set's own are better (aligned pairs,
     # docs/experiments/sentence-vectors.md) or not worse for all that is known (labelled words). Both beat noise.
-    reads_tokens = is_aligned or record.kind == "token_labels"
-    return not reads_tokens or record.signals.token_vectors is None
+    reads_tokens = is_aligned or first.record.kind == "token_labels"
+    return not reads_tokens or not has_token_vectors(first)
 
 
 def write_pretrained(run: Path, path: Path) -> None:

@@ -126,14 +126,6 @@ class ExampleTask(BatchedTask):
 
 
 def check_readable(config: StudentConfig, logit_set: ExampleSet) -> None:
-    """Raises FingerprintMismatchError if a set is not one that the student can read."""
-    path, record = logit_set.root, logit_set.record
-    if record.tokenizer.sha256 != config.tokenizer_sha256:
-        raise FingerprintMismatchError(f"{path}: its token ids belong to another tokenizer than the student's")
-    check_same_task(config, logit_set)
-
-
-def check_same_task(config: StudentConfig, logit_set: ExampleSet) -> None:
     """Raises FingerprintMismatchError if the logits of a student and of a set have different meanings."""
     path, record = logit_set.root, logit_set.record
     if record.target != config.target:

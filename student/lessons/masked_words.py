@@ -30,6 +30,7 @@ from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.student import default_device
 from student.pretrain_settings import PretrainSettings
 from student.row_adam import rows_of_batch
+from student.vocabulary import in_vocabulary
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -122,6 +123,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
     def __init__(self, settings: PretrainSettings, root: Path, state: "PartialState") -> None:
         token_set = MaskedWordSet.open(root, settings.allow_unverified)
         settings.check_kind(token_set.record.kind)
+        in_vocabulary([token_set], settings.vocabulary, needs_teachers="a set of masked words")
         token_set.check_temperature(settings.temperature)
         student_config = build_masked_word_config(settings.encoder, token_set.record)
         sizes = (settings.per_device_train_batch_size, settings.seed, state.num_processes, state.process_index)

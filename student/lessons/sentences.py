@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from torch.nn import functional
 
-from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
+from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.record_file import Record
@@ -32,6 +32,7 @@ from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.model.student import default_device
 from student.pretrain_settings import PretrainSettings, VectorLoss
 from student.row_adam import rows_of_batch
+from student.vocabulary import as_run_reads, in_vocabulary
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -80,7 +81,7 @@ class VectorPool:
 def read_vectors(sentence_set: SentenceSet, groups: list[Group]) -> VectorPool:
     """Reads row groups into memory."""
     table = pa.concat_tables([sentence_set.read_group(group) for group in groups])
-    return VectorPool(ragged(table.column("ids")), sentence_set.decode(table))
+    return VectorPool(sentence_set.sequences(table), sentence_set.decode(table))
 
 
 def vector_batches(
@@ -105,11 +106,12 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
     student_type = SentenceStudent
 
     def __init__(self, settings: PretrainSettings, root: Path, state: "PartialState") -> None:
-        sentence_set = SentenceSet.open(root, settings.allow_unverified)
-        settings.check_kind(sentence_set.record.kind)
+        opened = SentenceSet.open(root, settings.allow_unverified)
+        settings.check_kind(opened.record.kind)
+        [sentence_set] = in_vocabulary([opened], settings.vocabulary)
         vectors, record = sentence_set.vectors, sentence_set.record
-        student_config = build_sentence_config(settings, record, vectors.codec.width)
-        is_from_teacher = starts_from_teacher(settings.encoder, settings.init, root, record)
+        student_config = build_sentence_config(settings, record, sentence_set.tokenizer, vectors.codec.width)
+        is_from_teacher = starts_from_teacher(settings.encoder, settings.init, sentence_set)
         start = read_token_vectors(root, record) if is_from_teacher else None
         sizes = (settings.per_device_train_batch_size, settings.seed, state.num_processes, state.process_index)
         super().__init__(settings, sentence_set, student_config, vector_batches(sentence_set, *sizes), state, start)
@@ -150,12 +152,10 @@ def evaluate_vector_run(run: Path, root: Path, allow_unverified: bool) -> Metric
         Per split the scores of `evaluate_vectors`.
 
     Raises:
-        FingerprintMismatchError: if the set's ids or vectors have another origin than the student's.
+        FingerprintMismatchError: if the set's vectors have another width than the student's.
     """
     student = SentenceStudent.load(run).to(default_device())
-    sentence_set = SentenceSet.open(root, allow_unverified)
-    if sentence_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
-        raise FingerprintMismatchError(f"{root}: its token ids belong to another tokenizer than the student's")
+    sentence_set = as_run_reads(SentenceSet.open(root, allow_unverified), run, student.config)
     width = sentence_set.vectors.codec.width
     if width != student.config.width:
         raise FingerprintMismatchError(

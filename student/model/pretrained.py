@@ -13,6 +13,7 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.file_names import CONFIG_FILE
 from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import TokenizerRecord
 from student.encoders.matrices import MatrixEncoder
 from student.encoders.products import SparseGrads
 from student.encoders.specs import AnyEncoder, Cbow
@@ -132,12 +133,16 @@ def build_masked_word_config(encoder: AnyEncoder, record: SetRecord) -> MaskedWo
     return MaskedWordConfig(
         corpus=record.dataset_name,
         num_outputs=record.codec.vocabulary_size,
-        **encoder_fields(encoder, record),
+        **encoder_fields(encoder, record, record.tokenizer),
     )
 
 
-def build_sentence_config(settings: PretrainSettings, record: SetRecord, width: int) -> SentenceConfig:
+def build_sentence_config(
+    settings: PretrainSettings, record: SetRecord, tokenizer: TokenizerRecord, width: int
+) -> SentenceConfig:
     """Returns the architecture that the settings describe, for a set of sentences whose vectors have this width.
+
+    ``tokenizer`` is that of the student.
 
     Raises:
         ConfigError: naming every flag that does not fit.
@@ -151,16 +156,19 @@ def build_sentence_config(settings: PretrainSettings, record: SetRecord, width: 
             f"--vector-size {width}"
         )
     return SentenceConfig(
-        subject=record.dataset_name, width=width, vector_map=settings.vector_map, **encoder_fields(encoder, record)
+        subject=record.dataset_name,
+        width=width,
+        vector_map=settings.vector_map,
+        **encoder_fields(encoder, record, tokenizer),
     )
 
 
-def encoder_fields(encoder: AnyEncoder, record: SetRecord) -> dict[str, Any]:
+def encoder_fields(encoder: AnyEncoder, record: SetRecord, tokenizer: TokenizerRecord) -> dict[str, Any]:
     """Returns the fields of a pretrained student's architecture that describe its encoder and its tokens."""
     return {
-        "vocabulary_size": record.tokenizer.vocabulary_size,
-        "pad_id": record.tokenizer.pad_id,
-        "tokenizer_sha256": record.tokenizer.sha256,
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "pad_id": tokenizer.pad_id,
+        "tokenizer_sha256": tokenizer.sha256,
         "max_seq_length": record.max_seq_length,
-        "encoder": with_sizes(encoder, None, record.tokenizer.vocabulary_size),
+        "encoder": with_sizes(encoder, None, tokenizer.vocabulary_size),
     }

@@ -35,6 +35,7 @@ from student.predict.certificate import (
 )
 from student.predict.labels import ABSTAIN
 from student.run_settings import CertifySettings
+from student.vocabulary import as_run_reads
 
 COLUMNS = (*KEYS, "text_hash", "sentence1", "sentence2")
 
@@ -56,6 +57,7 @@ def certify(config: CertifySettings) -> Certificate:
     _keep_stricter(config)
     logit_set = open_evaluated(ExampleLesson(), record, config.set, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
+    logit_set = as_run_reads(logit_set, config.run, student.config)
     rows = read_originals(logit_set, COLUMNS, config.where)
     examples = as_read(load_examples(logit_set, TRAIN, _of_originals(config.where)), student.config)
     # Rows that the student was trained on agree too often, so the bound would not hold for new text.

@@ -21,10 +21,17 @@ from pipeline.shared_settings import ReportFlags, SeedFlags
 from student.fit import build_joint_configs, vectors_source
 from student.initial_weights.run import source_sha256
 from student.initial_weights.vectors import given_vectors, has_pretrained, read_pretrained
-from student.model.architecture import Facts, TaskConfig
+from student.model.architecture import TaskConfig
 from student.settings import SETS, RunPlaces, SweepSettings, TrainSettings, load_recipe, with_recipe
 from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks
-from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
+from student.training_data import (
+    build_student_config,
+    in_students_vocabulary,
+    open_training_set,
+    separate,
+    source_of,
+    task_facts,
+)
 
 # Commas separate the values of a grid, so tasks that are trained together need another sign.
 TOGETHER = "+"
@@ -35,7 +42,7 @@ SWEPT = sorted(flags(TrainSettings).keys() - {name for part in FIXED for name in
 
 Grid = Mapping[str, Sequence[Any]]
 # Keys are the names of sets, so that a set that several students name is opened once.
-Opened = dict[tuple[str, ...], tuple[LogitSet, Facts]]
+Opened = dict[tuple[str, ...], LogitSet]
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ def _wrong_tasks(values: Sequence[Sequence[str]]) -> list[str]:
 
 
 def open_all(points: Sequence[TrainSettings]) -> Opened:
-    """Opens the sets of all students, with the facts about each set.
+    """Opens the sets of all students.
 
     Raises:
         ConfigError: listing names that two sets share.
@@ -191,7 +198,7 @@ def open_all(points: Sequence[TrainSettings]) -> Opened:
     for one in opened.values():
         by_name.setdefault(one.name, []).append(str(one.root.resolve()))
     raise_all(ConfigError, "--tasks", [_of_one_name(name, roots) for name, roots in by_name.items() if len(roots) > 1])
-    return {key: (one, task_facts(one)) for key, one in opened.items()}
+    return opened
 
 
 def _of_one_name(name: str, roots: list[str]) -> str:
@@ -209,7 +216,8 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
     """
     parts = separate(settings)
     made: TaskConfig
-    opened, facts = zip(*(sets[source_of(one).names] for one in parts), strict=True)
+    opened = in_students_vocabulary(settings, [sets[source_of(one).names] for one in parts])
+    facts = [task_facts(one) for one in opened]
     if isinstance(settings.source, SeveralTasks):
         made, giver = build_joint_configs(parts, opened, facts)[0][1], opened[vectors_source(opened)]
     else:
@@ -224,7 +232,7 @@ def settings_of(fixed: Mapping[str, Any], sets: Opened) -> dict[str, Any]:
 
     The ``tasks`` are included if they are the same for all students.
     """
-    opened = [one for one, _ in sets.values()]
+    opened = list(sets.values())
     if "task" in fixed or "set" in fixed:
         return _of_set(fixed, opened[0])
     tasks = {"tasks": [one.name for one in opened] if "tasks" in fixed else None}

@@ -61,7 +61,7 @@ def sweep(config: SweepSettings, command: str) -> Record:
     grid = read_grid(config)
     points = make_points(config, grid)
     sets = open_all(points)
-    opened = [one for several, _ in sets.values() for one in several.sets]
+    opened = [one for several in sets.values() for one in several.sets]
     folder = points[0].output_dir or Path("sweeps") / (
         "tasks" if "tasks" in grid else "+".join(one.name for one in opened)
     )

@@ -28,7 +28,7 @@ from student.train import train
 from student.training_data import Rows, load_data
 
 # A worker process keeps its rows here between trainings, since submitted functions share no other state.
-_rows: Rows = {}
+_rows = Rows()
 
 
 def train_all(
@@ -163,7 +163,7 @@ def _start_on_cluster(places: _Places) -> Callable[[TrainSettings], list[Distill
         )
     # Relative paths in the settings start at the folder of the command.
     os.chdir(places.here)
-    rows: Rows = {}
+    rows = Rows()
 
     def run(config: TrainSettings) -> list[DistillError]:
         error = train_one(config, rows)

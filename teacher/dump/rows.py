@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import Tokenizer
 
 from pipeline.errors import DataError
 from pipeline.parsing import as_names
+from pipeline.sets.open import tokenizer_record
 from pipeline.sets.record_parts import (
     MAX_SEQ_LENGTH,
     UNLABELLED,
@@ -25,14 +25,12 @@ from pipeline.sets.record_parts import (
     SplitRecord,
     TaskRecord,
     TeacherRecord,
-    TokenizerRecord,
 )
 from pipeline.sets.write import plan_shards
 from pipeline.sources import Source, rows_sha256, sentences
 from pipeline.sources.hugging_face_rows import description
 from pipeline.tasks.task import HUB_ID, Hub, Task
 from pipeline.text.text_to_ids import TextReader
-from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.variants import Variants
 from teacher.models.model_settings import ForwardFlags
 
@@ -204,15 +202,6 @@ def split_records(task: Task, source: Source) -> dict[str, SplitRecord]:
         split: SplitRecord(rows=rows.num_rows, expected_rows=task.splits[split], rows_sha256=rows_sha256(rows))
         for split, rows in source.splits.items()
     }
-
-
-def tokenizer_record(tokenizer: Tokenizer) -> TokenizerRecord:
-    """Describes the tokenizer of a set's ids."""
-    return TokenizerRecord(
-        sha256=tokenizer_sha256(tokenizer.to_str()),
-        vocabulary_size=vocabulary_size(tokenizer),
-        pad_id=pad_id(tokenizer),
-    )
 
 
 def head_settings(precision: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from pipeline.sets.kinds.masked_words import (
     rows_per_group,
     tokens_table,
 )
+from pipeline.sets.open import tokenizer_record
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.sets.signals import Mlm, Signals
@@ -47,7 +48,7 @@ from teacher.corpus.text import (
     require_known_words,
 )
 from teacher.dump.estimate import Plan, memory_bytes, seconds_of
-from teacher.dump.rows import LIBRARIES, teacher_record, tokenizer_record
+from teacher.dump.rows import LIBRARIES, teacher_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.dump.teacher_dump import TeacherDump
 from teacher.models.batches import LONGEST_SHOWN, run_batches

@@ -26,6 +26,7 @@ from pipeline.sets.kinds.sentences import (
     no_vector_statistics,
     sentences_table,
 )
+from pipeline.sets.open import tokenizer_record
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record, staged
 from pipeline.sets.record_parts import Setting, Shard, SplitRecord
 from pipeline.sets.signals import Signals, Vectors
@@ -44,7 +45,7 @@ from teacher.corpus.text import (
 from teacher.dump.additions import add_encoders_token_vectors
 from teacher.dump.driver import Executor
 from teacher.dump.estimate import TOKENS_ALONE, Plan, classifier_seconds, memory_bytes, token_vectors_bytes
-from teacher.dump.rows import LIBRARIES, all_shards, split_records, task_record, teacher_record, tokenizer_record
+from teacher.dump.rows import LIBRARIES, all_shards, split_records, task_record, teacher_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.dump.teacher_dump import TeacherDump
 from teacher.models.batches import LONGEST_SHOWN

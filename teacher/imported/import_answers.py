@@ -1,17 +1,15 @@
 """``distill import``: writes a file of any teacher's answers to texts or to labelled words as a set, without torch.
 
-The record of such a set lists the unknown facts about the teacher. Students use a given tokenizer, or one that is built
-from the words of the training texts.
+The record of such a set lists the unknown facts about the teacher. Its token ids are those of a given tokenizer, of
+BERT's uncased vocabulary, or of one learned from the training texts.
 
 Shapes: M rows of logits of a split, T tokens, C logits.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,8 +27,9 @@ from pipeline.sets.file_columns import write_file_columns
 from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.kinds.token_labels import words_table
+from pipeline.sets.open import tokenizer_record
 from pipeline.sets.record import SetRecord, staged
-from pipeline.sets.record_parts import KindName, Setting, Shard, TeacherRecord
+from pipeline.sets.record_parts import KindName, Setting, Shard, TeacherRecord, TokenizerRecord
 from pipeline.sets.signals import Logits, Signals, TokenLogits
 from pipeline.sources import Source, load_source, load_word_source, sentences
 from pipeline.tasks.target import NO_LABEL, gold_arrays
@@ -38,16 +37,15 @@ from pipeline.tasks.task import TRAIN, Task, load_task
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import (
     MAX_TOKENIZER_BYTES,
-    SPLITTER,
     load_tokenizer,
     require_known,
     tokenizer_sha256,
-    wordpiece,
 )
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
+from pipeline.text.vocabulary import usual_vocabulary
 from pipeline.text.word_pieces import read_pieces
 from teacher.dump.driver import Dump, Executor, run_dump
-from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record, tokenizer_record
+from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record
 from teacher.dump.shard_jobs import Advance, RowJob
 from teacher.imported.answer_rows import FLOOR, Answers, read_answers
 from teacher.imported.import_settings import AnswersFile
@@ -56,7 +54,6 @@ from teacher.models.label_order import check_label_order
 
 LIBRARIES = ("distill-offline", "tokenizers", "pyarrow")
 PRECISION = "unknown"
-MAX_WORDS, LEAST_COUNT = 30_000, 2
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,13 @@ class ImportDump(Dump):
             check_label_order(self.answers.target, config.teacher, labels, part.logits_MC, *gold, is_stated)
         texts_of = source.texts.splits
         if config.tokenizer:
-            tokenizer = read_tokenizer(config.tokenizer)
+            tokenizer, self.vocabulary = read_tokenizer(config.tokenizer), f"by {json.dumps(str(config.tokenizer))}"
         else:
             read = [texts_of[TRAIN]] if TRAIN in texts_of else list(texts_of.values())
-            texts = chain.from_iterable(part for rows in read for part in sentences(rows) if part is not None)
-            tokenizer = tokenizer_of_texts(texts)
+            texts = [text for rows in read for part in sentences(rows) if part is not None for text in part]
+            # The case of letters marks names, which students of words look for.
+            chosen = usual_vocabulary(texts, is_cased=self.labels_words)
+            tokenizer, self.vocabulary = chosen.tokenizer, chosen.words
         self.reader = TextReader.of(tokenizer)
         if config.tokenizer:
             first = next(iter(self.source.texts.splits.values())).slice(0, KNOWN_ROWS)
@@ -145,9 +144,10 @@ class ImportDump(Dump):
 
     @cached_property
     def record(self) -> SetRecord:
-        digest, tokenizer = sha256(self.config.file), self.reader.tokenizer
+        ids, digest = tokenizer_record(self.reader.tokenizer), sha256(self.config.file)
+        notes = _notes(self.config, self.answers, self.missing, self.vocabulary)
         return staged_record(
-            self.config, self.task, self.source, self.answers, self.missing, tokenizer, digest, self.command
+            self.config, self.task, self.source, self.answers, self.missing, ids, digest, notes, self.command
         )
 
     def tokenizer_json(self) -> str:
@@ -225,12 +225,13 @@ def staged_record(
     source: Source,
     answers: Answers,
     missing: dict[str, int],
-    tokenizer: Tokenizer,
+    ids: TokenizerRecord,
     file_sha256: str,
+    notes: list[str],
     command: str,
 ) -> SetRecord:
     """Describes the set of a file of answers. Its fingerprint covers everything that determines rows and logits."""
-    ids, target = tokenizer_record(tokenizer), answers.target
+    target = answers.target
     kind: KindName = "examples"
     signals = Signals(logits=Logits(target=target))
     if task.type == "token_labels":
@@ -266,7 +267,7 @@ def staged_record(
         source=source.description,
         splits=splits,
         shards=all_shards(source, config.rows_per_shard, folder=kind),
-        notes=(*source.warnings, *_notes(config, answers, missing)),
+        notes=(*source.warnings, *notes),
     )
 
 
@@ -281,7 +282,7 @@ def origin(config: AnswersFile, answers: Answers) -> str:
     return f"logits are the teacher's {what}, imported from {config.file.name}{conversion.get(answers.kind, '')}"
 
 
-def _notes(config: AnswersFile, answers: Answers, missing: dict[str, int]) -> list[str]:
+def _notes(config: AnswersFile, answers: Answers, missing: dict[str, int], vocabulary: str) -> list[str]:
     """Returns notes for readers about the origin of the logits."""
     notes = [origin(config, answers)]
     if answers.num_spread:
@@ -292,9 +293,7 @@ def _notes(config: AnswersFile, answers: Answers, missing: dict[str, int]) -> li
     notes += [
         f"{count:,} rows of {split} have no answer and are not in the set" for split, count in missing.items() if count
     ]
-    if config.tokenizer is None:
-        return [*notes, "token ids: of the words of the training texts. The teacher's own tokenizer is unknown"]
-    return [*notes, f"token ids: by {json.dumps(str(config.tokenizer))}. The teacher's own tokenizer is unknown"]
+    return [*notes, f"token ids: {vocabulary}. The teacher's own tokenizer is unknown"]
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -314,18 +313,3 @@ def read_tokenizer(path: Path) -> Tokenizer:
     except (ValueError, AttributeError) as error:
         raise ConfigError(f"--tokenizer {path}: not a readable {TOKENIZER_FILE}: {error}") from error
     return load_tokenizer(file, sha256)
-
-
-def tokenizer_of_texts(texts: Iterable[str]) -> Tokenizer:
-    """Returns a WordPiece tokenizer of the lower-case words that occur at least twice, and of letters for other words.
-
-    The trainer of `tokenizers` is not used, because its result differs between runs.
-    """
-    normalizer = wordpiece((), strip_accents=False).normalizer
-    counts = Counter(word for text in texts for word, _ in SPLITTER.pre_tokenize_str(normalizer.normalize_str(text)))
-    # Single letters spell every other word, so that no word of these texts is unknown.
-    letters = sorted(set(chain.from_iterable(counts)))
-    # Equal counts are sorted by the alphabet: the tokenizer's hash is a setting and has to be reproducible.
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    words = [word for word in ranked if counts[word] >= LEAST_COUNT][:MAX_WORDS]
-    return wordpiece([*letters, *(f"##{letter}" for letter in letters), *words], strip_accents=False)

@@ -49,7 +49,8 @@ class AnswersFile(OwnDataFlags, NewSet):
     tokenizer: Path | None = Field(
         None,
         description="Tokenizer of the student: a tokenizer.json, or a folder with one (a set, a run, a model). "
-        "Default: built from the words of the training texts.",
+        "Default: BERT's uncased vocabulary if it has nearly all words, otherwise one learned from the training "
+        "texts.",
         json_schema_extra=PLACE,
     )
     splits: str | None = Field(None, description="Comma-separated splits. Default: all.", json_schema_extra=PLACE)

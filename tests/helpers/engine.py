@@ -72,7 +72,7 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "recurrent, joint": ("not cleaned", {**PAIR, **RECURRENT, "pairing": "joint", "special_ids": SPECIAL}),
     "recurrent, pairs, linear": ("cased", {**PAIR, **RECURRENT, "pairing": "compare", "head": "linear"}),
-    "aligned, single texts, linear": ("cased", {**ALIGNED, "vector_size": 9, "head": "linear"}),
+    "aligned, single texts, linear": ("learned", {**ALIGNED, "vector_size": 9, "head": "linear"}),
 }
 OF_TEXTS = tuple(STUDENTS)
 WORDS = {"kind": "words"}

@@ -8,6 +8,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, proce
 from tokenizers.models import WordPiece
 
 from pipeline.text.tokenizer import tokenize
+from pipeline.text.vocabulary import learned_vocabulary
 
 PIECES = ["a", "b", "A", "é", "É", "the", "there", "ab", "“", "中", "İ", "i", "\u0307", "ß", "д", "]"]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES, *("##" + piece for piece in PIECES), *"[!.#@0-"]
@@ -61,11 +62,12 @@ VARIANTS: dict[str, Callable[[], Tokenizer]] = {
     "added space": lambda: with_added(AddedToken(" a", normalized=True)),
     "BertProcessing": lambda: with_processor(processors.BertProcessing(("[SEP]", 6), ("[CLS]", 4))),
     "no processor": lambda: with_processor(None),
+    "learned": lambda: learned_vocabulary([*PIECES, ODD, "the there abab"] * 2, len(TOKENS)).tokenizer,
 }
 
 
-ascii_text = st.text(st.characters(max_codepoint=127), max_size=12)
 ODD = "ÅåÉⅧﬁſΣς\u00ad\u037e\u1fef\u200b\u2028\u3000\ufffd\U0001f600"
+ascii_text = st.text(st.characters(max_codepoint=127), max_size=12)
 texts = st.lists(
     st.one_of(
         st.sampled_from([*TOKENS, *ODD, "\r\n", "ab" * 60, "#the"]),

@@ -25,6 +25,7 @@ from student.model.config_file import read_task_config
 from student.model.student import default_device, load_student
 from student.summary import leading, point_name, point_table, tie
 from student.sweep.grid import run_name
+from student.vocabulary import as_run_reads
 from student.word_importance import RESULT_COLUMNS, MaskedWords, result_rows
 
 Point = dict[str, Any]
@@ -139,9 +140,10 @@ def _speeds(logit_set: LogitSet, runs: list[Path]) -> tuple[dict[Path, float], s
     # False sorts before True, so train is chosen only if there is no other split.
     split, device = min(logit_set.splits, key=lambda split: split == "train"), default_device()
     kind = KINDS[logit_set.record.kind]
-    rows, speeds = kind.read_first(logit_set, split, MOST_ROWS), {}
+    rows, speeds = (), dict[Path, float]()
     for run in runs:
         student = load_student(run).to(device)
+        rows = kind.read_first(as_run_reads(logit_set, run, student.config), split, MOST_ROWS)
         predict = partial(kind.student_logits, student, kind.as_read(rows, student.config))
         predict()
         speeds[run] = len(rows) / min(repeat(predict, number=1, repeat=TRIES))

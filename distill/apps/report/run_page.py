@@ -283,7 +283,7 @@ def dev_sections(run: Path, logit_set: LogitSet, evaluation: dict[str, Any]) -> 
     texts = predictions.text_headings(logit_set.record)
     return [
         _dev_section(split, rows_of(logit_set, split, student, rows), evaluation[split], texts, logit_set.root)
-        for split, rows in dev_examples(student.config, logit_set).items()
+        for split, rows in dev_examples(run, student.config, logit_set).items()
     ]
 
 

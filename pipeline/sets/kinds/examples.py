@@ -233,6 +233,10 @@ class ExampleSet(LogitSet):
     def rows_sql(self) -> str:
         return "examples"
 
+    def training_texts(self) -> list[str]:
+        rows = self.read(TRAIN, TEXTS, ORIGINALS)
+        return [text for part in sentences(rows) if part is not None for text in part]
+
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
         """Returns the teacher's logits [N, C] for a split's source rows, and their gold. See `gold_arrays`."""
         rows = self.read(split, ("label", "score", "logits"), ORIGINALS)

@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from pipeline.arrays import Floats, Ints, Ragged
+from pipeline.arrays import Floats, Ints, Ragged, ragged
 from pipeline.sets.codecs.vectors import Basis
 from pipeline.sets.files import Statistics
-from pipeline.sets.open import GroupedSet
+from pipeline.sets.open import GroupedSet, load_set_tokenizer
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
 from pipeline.sets.signals import Vectors
+from pipeline.tasks.task import TRAIN
+from pipeline.text.vocabulary import MOST_LEARNED
 
 VECTOR_LEAF = "vector.list.element"
 SENTENCES_PER_GROUP = 4096  # encoded, written and later read together
@@ -110,6 +112,23 @@ class SentenceSet(GroupedSet):
     def decode(self, rows: pa.Table) -> Floats:
         """The vectors of some rows, [R, H] of float32."""
         return self.vectors.codec.decode(rows, self.basis)
+
+    def sequences(self, rows: pa.Table) -> Ragged:
+        """The ids of some rows in the tokens of the set's vocabulary."""
+        ids = ragged(rows.column("ids"))
+        if self.vocabulary is not None:
+            [ids] = self.vocabulary.reader.read(self._texts(ids), None, self.record.max_seq_length)
+        return ids
+
+    def training_texts(self) -> list[str]:
+        groups = [group for group, _ in self.groups(TRAIN)][: MOST_LEARNED // SENTENCES_PER_GROUP]
+        self.check_shards(list({shard.path: shard for shard, _ in groups}.values()))
+        return [text for group in groups for text in self._texts(ragged(self.read_group(group).column("ids")))]
+
+    def _texts(self, ids: Ragged) -> list[str]:
+        """The texts are not stored, but ids describe what the teacher read of them."""
+        texts: list[str] = load_set_tokenizer(self.root, self.record.tokenizer).decode_batch(ids.lists())
+        return texts
 
     def scores(self) -> Scores:
         """Per split, from the footers: sentences, tokens, the lost share of the vectors' squares, and bytes."""

@@ -25,7 +25,7 @@ from pipeline.sql.read_only_query import parquet
 from pipeline.tasks.metrics import confusion, confusion_by_name
 from pipeline.tasks.spans import Tallies, word_scores, word_tallies
 from pipeline.tasks.target import NO_LABEL
-from pipeline.tasks.task import OUTSIDE
+from pipeline.tasks.task import OUTSIDE, TRAIN
 from pipeline.text.word_pieces import Pieces, read_pieces
 
 if TYPE_CHECKING:
@@ -222,13 +222,34 @@ class TokenLabelSet(GroupedSet):
         pieces = Pieces(ragged(table.column("ids")), ragged(table.column("word_ids")))
         target = self.record.target
         logits_TC = token_logits_of(table, target.num_logits)
+        if self.vocabulary is not None:
+            words = table.column("words").to_pylist()
+            pieces, token_T = _other_pieces(self.vocabulary.reader, words, pieces, self.record.max_seq_length)
+            logits_TC = logits_TC[token_T]
         return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
+
+    def training_texts(self) -> list[str]:
+        shards = [part for shard in self.shards(TRAIN) for part in self.read_shard(shard)]
+        return [" ".join(words) for part in shards for words in part.column("words").to_pylist()]
 
     def scores(self) -> Scores:
         splits = {split: self.read(split) for split in self.splits}
         return {
             split: word_scores(self.record.metrics, rows.tallies(rows.teacher_TC)) for split, rows in splits.items()
         }
+
+
+def _other_pieces(
+    reader: "TextReader", words: list[list[str]], pieces: Pieces, max_seq_length: int
+) -> tuple[Pieces, Ints]:
+    """Returns sentences in the tokens of a student, and for each token the teacher's first one of the same word.
+
+    Words without a token of the teacher are left out, such as those that were truncated.
+    """
+    own, num_words_N = read_pieces(reader, words, max_seq_length), np.array([len(one) for one in words], np.int64)
+    first_W = pieces.by_word(np.arange(len(pieces.ids.flat)), num_words_N, -1)
+    token_T = first_W.flat[own.place_T(first_W.offsets)]
+    return own.where(token_T >= 0), token_T[token_T >= 0]
 
 
 def _word_ids_problem(ids: pa.Array, word_ids: pa.Array, words_N: pa.Array) -> str | None:

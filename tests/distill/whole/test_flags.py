@@ -25,8 +25,8 @@ TRAINING = (
     "--pooler --layer-loss --layers --intermediate-epochs --layer-loss-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --ngrams --alpha --soft-loss "
-    "--temperature --class-weights --num-train-epochs --metric-for-best-model --held-out --calibration-rows "
-    "--early-stopping-patience --learning-rate "
+    "--temperature --class-weights --vocabulary --num-train-epochs --metric-for-best-model --held-out "
+    "--calibration-rows --early-stopping-patience --learning-rate "
     "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --weights"
 )
 CODEC = "--codec"
@@ -62,7 +62,7 @@ FLAGS = {
     "recode": "set --codec --name --plan --sample --store --allow-unverified",
     "pretrain-student": "--set --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
-    "--num-train-epochs --max-steps --learning-rate "
+    "--vocabulary --num-train-epochs --max-steps --learning-rate "
     "--warmup-steps --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
     "--allow-unverified",
     "filters": "set --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "

@@ -41,7 +41,12 @@ def test_from_the_teacher_to_the_report(family: str, mask: str, space: str, work
     assert all(row["text"].count(mask) == row["ids"].count(mask_id) > 0 for row in rows)
     explained = json.loads(invoke("sql", "--explain-row", "roles:train:0", "--store", store, "--json").stdout)
     assert any(token.startswith(space) for token in explained["row"]["tokens1"])
-    assert invoke("train-student", "--set", store / "roles", "--output-dir", run, *STUDENT).exit_code == 0
+    assert (
+        invoke(
+            "train-student", "--set", store / "roles", "--output-dir", run, *STUDENT, "--vocabulary", "teacher"
+        ).exit_code
+        == 0
+    )
     predictor = Predictor(run)
     dev = logit_set.read("validation", ("sentence1", "sentence2"))
     said_NC = predictor.logits(dev["sentence1"].to_pylist(), dev["sentence2"].to_pylist())

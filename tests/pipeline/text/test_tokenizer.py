@@ -12,7 +12,6 @@ from pipeline.text.tokenizer import (
     bert_uncased,
     load_tokenizer,
     pad_id,
-    share_of_whole_words,
     tokenize,
     tokenizer_sha256,
     vocabulary_size,
@@ -120,8 +119,3 @@ def test_berts_vocabulary_ships_with_the_vectors_for_it() -> None:
     tokenizer = bert_uncased()
     assert vocabulary_sha256(tokenizer.to_str()) == pretrained_vocabulary()
     assert tokenizer.encode("Hello, Unaffable").tokens == ["[CLS]", "hello", ",", "una", "##ffa", "##ble", "[SEP]"]
-
-
-def test_the_share_of_whole_words() -> None:
-    assert share_of_whole_words(bert_uncased(), ["Hello, unaffable", "world"]) == 0.75
-    assert share_of_whole_words(bert_uncased(), []) == 0

@@ -305,6 +305,10 @@ def test_sets_of_other_tokenizers_or_lengths_are_refused(work: Path, store: Path
     dump(dump_config(work, "roles", tmp_path / "store", **changes), "")
     with pytest.raises(ConfigError) as caught:
         train(tasks_config([store / "opinion", tmp_path / "store" / "other"], tmp_path / "run"), "")
+    assert "tokenizer" not in str(caught.value)
+    sets = [store / "opinion", tmp_path / "store" / "other"]
+    with pytest.raises(ConfigError) as caught:
+        train(tasks_config(sets, tmp_path / "run", vocabulary="teacher"), "")
     text = str(caught.value)
     assert "tokenizer" in text
     assert "opinion has" in text
