@@ -21,6 +21,7 @@ LEARNED_TOKENS = 16_000
 MOST_LEARNED, MOST_LOOKED_UP = 200_000, 10_000
 LEAST_COUNT = 2
 PREFIX = "##"
+NO_LETTER = "\uffff"  # the mark of unknown letters in the file of the engine
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _letters(normal: Tokenizer, texts: Sequence[str]) -> tuple[list[str], set[st
     """Returns the letters of texts, sorted, and the pieces of one letter that continue words."""
     pieces = _trained(normal, texts, 0, [*SPECIAL_TOKENS], None)[len(SPECIAL_TOKENS) :]
     inner = {piece for piece in pieces if piece.startswith(PREFIX) and len(piece) > len(PREFIX)}
-    return sorted(set(pieces) - inner), inner
+    return sorted(set(pieces) - inner - {NO_LETTER}), inner - {PREFIX + NO_LETTER}
 
 
 def _trained(

@@ -34,6 +34,12 @@ def test_every_text_is_spelled_by_a_vocabulary_that_was_learned_from_it(is_cased
         assert spelled == (text if is_cased else text.lower()).replace(" ", "")
 
 
+def test_the_mark_of_the_engine_for_unknown_letters_is_no_piece() -> None:
+    tokens = learned_vocabulary(["a\uffffb \uffff"] * 3, 200).tokenizer.get_vocab()
+    assert not any("\uffff" in token for token in tokens)
+    assert {"a", "[UNK]"} <= tokens.keys()
+
+
 def test_rare_letters_are_left_out_of_a_vocabulary_that_is_too_small_for_them() -> None:
     letters = [chr(code) for code in range(0x4E00, 0x4E00 + 300)]
     texts = [" ".join(letters[:20])] * 3 + letters
