@@ -11,16 +11,18 @@ Shapes: N inputs, S texts, T tokens, V vocabulary, Y bytes, R rows of weights, G
 
 import json
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import sparse
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from pipeline.arrays import Floats, Ints, Ragged
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 WORD_WEIGHT, BYTES_WEIGHT = 3, 1  # there are about eight times as many n-grams of bytes as of words
 MOST_BYTES = 4
@@ -90,6 +92,8 @@ class Ngrams(nn.Module):
 
     def count(self, texts: Ragged) -> "Counts":
         """Counts the n-grams of inputs, given the ids of their texts, all first ones before the second ones."""
+        from scipy import sparse  # takes as long to import as a prediction, and most students have no n-grams
+
         groups, num_rows, _ = self.weight_GRC.shape
         byte_Y, start_V = self.spelling_Y.cpu().numpy(), self.start_V.cpu().numpy()
         spelling = Ragged(np.append(byte_Y, np.uint8(SPACE)), np.append(start_V, start_V[-1] + 1))
@@ -127,7 +131,7 @@ class Counts(NamedTuple):
         shared_N: float32, the share of them that is in both texts.
     """
 
-    weighted_NF: sparse.csr_matrix
+    weighted_NF: "sparse.csr_matrix"
     length_N: Floats
     shared_N: Floats
 
@@ -154,19 +158,21 @@ def _spelling(token: str, prefix: str | None) -> bytes:
     return token.encode("utf-8", "surrogatepass")
 
 
-def _totals(counted: sparse.csr_matrix) -> Floats:
+def _totals(counted: "sparse.csr_matrix") -> Floats:
     return np.asarray(counted.sum(axis=1), dtype=np.float32).ravel()
 
 
-def _counted(spelling: Ragged, texts: Ragged, num_rows: int) -> sparse.csr_matrix:
+def _counted(spelling: Ragged, texts: Ragged, num_rows: int) -> "sparse.csr_matrix":
     """Returns for each text the weight of each row of weights whose n-gram it has, int32 [S, R]."""
+    from scipy import sparse
+
     # Behind the last token of each text comes the last spelling, a space.
     found = spelling.take(np.insert(texts.flat, texts.offsets[1:], len(spelling) - 1))
     text_Y = np.repeat(np.repeat(np.arange(len(texts)), texts.lengths + 1), found.lengths)
     is_space_Y = found.flat == SPACE
     rows_of, shape = _hashes(found.flat, num_rows), (len(texts), num_rows)
 
-    def weighted(begin_N: Ints, end_N: Ints, weight: int) -> sparse.csr_matrix:
+    def weighted(begin_N: Ints, end_N: Ints, weight: int) -> "sparse.csr_matrix":
         places = (text_Y[begin_N], rows_of(begin_N, end_N))
         counted = sparse.csr_matrix((np.ones(len(begin_N), dtype=np.int32), places), shape)
         counted.data[:] = weight
