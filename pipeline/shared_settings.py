@@ -44,6 +44,23 @@ class UnverifiedFlags(Settings):
     )
 
 
+class HeldOutFlags(Settings):
+    """For the commands that hold out training rows."""
+
+    held_out: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects "
+        "it, or 0.1 if only a test split has gold.",
+    )
+    group: str | None = Field(
+        None,
+        description="Column whose rows with the same value are held out together, such as a customer. The manifest "
+        "keeps it. Default: near copies are held out together.",
+    )
+
+
 class ReportFlags(Settings):
     """For the commands that train."""
 

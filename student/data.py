@@ -6,6 +6,7 @@ Shapes: N rows, B batch, L tokens, C logits or classes.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,14 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from pipeline import console
 from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
+from pipeline.sets.file_columns import groups_by_file_column
 from pipeline.sets.kinds.examples import KEYS, ORIGINALS, TEXTS, ExampleSet, keys_sha256
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import sentences
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
+from pipeline.tasks.task import TRAIN
+from pipeline.text.near_copies import counted_groups, groups_of
 from pipeline.text.text_to_ids import TextReader
 from pipeline.training.batches import EpochBatches, held_out_rows
 from student.model.architecture import StudentConfig, sequences
@@ -62,6 +67,7 @@ class Examples:
         weight_N: float32 weights of the rows in the loss, with the mean 1.
         key_N2: int64, source row and variant of each row.
         keys_sha256: hash of the keys of all rows, including held-out ones.
+        group_N: int64, the group of each row with gold that is no variant. None: every row is a group of its own.
     """
 
     ids1: Ragged
@@ -72,6 +78,7 @@ class Examples:
     weight_N: Floats
     key_N2: Ints
     keys_sha256: str
+    group_N: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.label_N)
@@ -102,6 +109,7 @@ class Examples:
             teacher_NC=self.teacher_NC[places],
             weight_N=self.weight_N[places],
             key_N2=self.key_N2[places],
+            group_N=None if self.group_N is None else self.group_N[places],
         )
 
     def batch(self, rows: Sequence[int] | Ints) -> tuple[torch.Tensor, torch.Tensor]:
@@ -249,11 +257,42 @@ def in_batches(
     return numbers_NC
 
 
+def with_groups(logit_set: ExampleSet, rows: Examples, column: str | None) -> Examples:
+    """Returns training rows of a set with their groups. See `groups_to_hold_out`."""
+    is_scored_N = is_scored(rows, logit_set.record.target)
+    source_N = rows.key_N2[is_scored_N, 0]
+    columns = ("source_row",) if column else ("source_row", "sentence1", "sentence2")
+    inputs = logit_set.read(TRAIN, columns, ORIGINALS)
+    inputs = inputs.filter(pa.array(np.isin(inputs.column("source_row").to_numpy(), source_N)))
+    group_N = np.zeros(len(rows), dtype=np.int64)
+    group_N[is_scored_N] = groups_to_hold_out(logit_set.sets[0].root, inputs, column)
+    return replace(rows, group_N=group_N)
+
+
+def groups_to_hold_out(root: Path, inputs: pa.Table, column: str | None) -> Ints:
+    """Returns the number of each row's group [N]: near copies, or rows with the same value in a column.
+
+    Args:
+        root: the folder of their set.
+        inputs: with the columns ``source_row``, and without a column of groups ``sentence1`` and ``sentence2``.
+        column: the name of a column that the set keeps.
+
+    Raises:
+        ConfigError: if the set keeps no such column.
+    """
+    if column is None:
+        group_N = groups_of(inputs)
+        console.note(f"near copies: {counted_groups(group_N)}. They are held out together")
+        return group_N
+    source_N: Ints = inputs.column("source_row").to_numpy()
+    return groups_by_file_column(root, TRAIN, column)[source_N]
+
+
 def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Examples]:
     """Divides training rows into rows for training and held-out rows.
 
-    Source rows with gold are held out together with their variants, which are in neither part. All rows without gold
-    are used for training.
+    Source rows with gold are held out together with their group. Their variants are in neither part. All rows without
+    gold are used for training.
 
     Args:
         rows: training rows.
@@ -268,7 +307,8 @@ def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Ex
     # Rows are in the order of their keys, so the numbers ascend and the teacher's choice can be repeated.
     scored = source_N[is_scored_N]
     # Variants share their origin's meaning, so a held-out row's variants would leak it into training.
-    is_held_N = np.isin(source_N, scored[held_out_rows(len(scored), share)])
+    group_N = scored if rows.group_N is None else rows.group_N[is_scored_N]
+    is_held_N = np.isin(source_N, scored[held_out_rows(group_N, share)])
     return rows.taken(np.flatnonzero(~is_held_N)), rows.taken(np.flatnonzero(is_held_N & is_scored_N))
 
 

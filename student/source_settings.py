@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.errors import DataError
 from pipeline.parsing import names_of
 from pipeline.settings import Settings
-from pipeline.shared_settings import PLACE
+from pipeline.shared_settings import PLACE, HeldOutFlags
 from pipeline.tasks.task import Metric
 
 TEACHER, SHIPPED = "teacher", "shipped"  # vocabularies of students
@@ -106,18 +106,11 @@ class SeveralTasks(Settings):
 Source = OneTask | Sets
 
 
-class BestEpoch(Settings):
+class BestEpoch(HeldOutFlags):
     """The metric and the rows that select the best epoch, whose weights are saved."""
 
     metric_for_best_model: Metric | None = Field(
         None, description="Metric that selects the best epoch, such as macro_f1. Default: the task's first."
-    )
-    held_out: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects "
-        "it, or 0.1 if only a test split has gold.",
     )
 
 

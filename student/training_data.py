@@ -44,6 +44,13 @@ class TrainingData:
     splits: dict[str, Any]
     facts: Facts
     teachers: dict[str, Comparison]
+    _grouped: dict[str | None, Any] = field(default_factory=dict, init=False)
+
+    def grouped(self, column: str | None) -> Any:
+        """Returns the training rows with the groups that are held out together. See `TaskLesson.with_groups`."""
+        if column not in self._grouped:
+            self._grouped[column] = self.kind.with_groups(self.logit_set, self.splits[TRAIN], column)
+        return self._grouped[column]
 
     def start(self, spec: EncoderSpec, start: Start) -> StartVectors | None:
         """Returns the vectors that a student starts from: pretrained ones, or those of the first set. None: others.
@@ -231,18 +238,21 @@ class StudentTraining:
 
     @cached_property
     def _parts(self) -> tuple[dict[str, Any], Any | None]:
-        kind, config, share = self.kind, self.student_config, self.settings.best.held_out
+        kind, config, best = self.kind, self.student_config, self.settings.best
         others = {split: rows for split, rows in self.data.splits.items() if split != TRAIN}
-        train, held_out, for_calibration = self.data.splits[TRAIN], None, None
+        train, number_of = self.data.splits[TRAIN], self.settings.calibration.number_of
+        if best.held_out is not None or number_of(int(kind.is_scored(train, config).sum()), are_held_out=False):
+            train = self.data.grouped(best.group)
+        held_out, for_calibration = None, None
         # Rows are held out before they are converted, because the choice depends on the stored keys.
-        if share is not None:
-            train, held_out = kind.hold_out(train, config, share)
+        if best.held_out is not None:
+            train, held_out = kind.hold_out(train, config, best.held_out)
             # The first split that is scored decides the best epoch, so held-out rows come before the dev splits.
             others = {HELD_OUT: held_out} | others
         # The first split also fits thresholds, so a test split comes last.
         others = {split: others[split] for split in sorted(others, key=lambda name: not may_select(name))}
         num_scored = int(kind.is_scored(train, config).sum())
-        count = self.settings.calibration.number_of(num_scored, are_held_out=share is not None)
+        count = number_of(num_scored, are_held_out=best.held_out is not None)
         if count:
             train, for_calibration = kind.hold_out(train, config, count / num_scored)
         elif self.settings.calibration.calibration_rows is None:

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from pipeline.parsing import names_of
 from pipeline.settings import Settings
-from pipeline.shared_settings import PLACE, DataFlags, JsonFlags, OwnDataFlags, ReportFlags, SeedFlags
+from pipeline.shared_settings import PLACE, DataFlags, HeldOutFlags, JsonFlags, OwnDataFlags, ReportFlags, SeedFlags
 from pipeline.tasks.task import Objective
 from teacher.models.model_settings import ModelFlags
 from teacher.settings import (
@@ -23,7 +23,7 @@ class Encoder(ModelFlags):
     model_name_or_path: str = Field(description="Encoder to fine-tune: a hub id or a folder.", json_schema_extra=PLACE)
 
 
-class FinetuneGold(Settings):
+class FinetuneGold(HeldOutFlags):
     """The objective of training on a task's gold."""
 
     objective: Objective | None = Field(
@@ -33,13 +33,6 @@ class FinetuneGold(Settings):
         json_schema_extra={"decides": False},  # the resulting target is recorded instead
     )
     num_train_epochs: int = Field(3, ge=1, description="Number of epochs.")
-    held_out: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects "
-        "it, or 0.1 if only a test split has gold.",
-    )
 
 
 class FinetuneTask(FinetuneGold, OwnDataFlags):

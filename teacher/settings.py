@@ -141,6 +141,9 @@ class Unlabelled(SeedFlags):
         ge=1,
         description="Number of unlabelled rows, sampled with --seed. Required for a corpus by name. Default: all.",
     )
+    keep_near_copies: bool = Field(
+        False, description="Also add texts that are near copies of dev rows. Dev scores may then be too high."
+    )
     unlabelled_pairs: PairsFrom | None = Field(
         None,
         description="Source of pairs: two columns, neighbouring sentences, or similar sentences. Default: depends on "

@@ -3,10 +3,9 @@
 Unlabelled text is in files with columns or lines, or in a corpus by name. The choice of rows is a function of the text,
 the task's rows and the settings. Texts are compared by their words in NFKC and lower case, without punctuation.
 
-A student that is trained on near copies of dev rows would be evaluated on rows it has seen. A near copy has the same
-letters and digits, or it shares half of the word trigrams of the shorter text, if that has at least eight words.
+A student that is trained on near copies of dev rows would be evaluated on rows it has seen. See `near_copies`.
 
-Shapes: N rows or texts, D others, K different trigrams of the others, W words.
+Shapes: N rows or texts, W words.
 """
 
 import hashlib
@@ -17,14 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.sparse import csr_matrix
 from sentencex import segment
 
 from pipeline import console
-from pipeline.arrays import Hashes, Ints, hashed
+from pipeline.arrays import Bools, Ints, hashed
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record_parts import Setting, UnlabelledRecord
@@ -33,26 +31,21 @@ from pipeline.sources.columns import row_numbers, text_column
 from pipeline.sources.hugging_face_rows import row_files
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.tasks.task import TRAIN, Task, corpus_names, load_corpus
+from pipeline.text.near_copies import joined, letters, near_copies, normalized, normalized_inputs, words_of
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.windows import are_truncated
 from teacher.settings import PairsFrom, Unlabelled
 
 # Increase it when the same settings give other rows.
-RULES = 1
+RULES = 2
 # From this average number of sentences per text on, pairs are made of neighbouring sentences.
 SENTENCES_OF_A_TEXT = 2
-Mask = npt.NDArray[np.bool_]
 Places = tuple[tuple[str, int], ...]  # files, each with the number of its first row
 
 TEXT = "text"  # the column of texts without the task's column names
 DOCUMENTS_PER_BLOCK = 64
 SPARE = 1.25  # factor on the requested rows, because some will be left out
 
-BETWEEN_WORDS = r"[^\p{L}\p{M}\p{N}]+"
-SHARED = 0.5  # share of the shorter text's trigrams
-FEWEST_WORDS = 8
-FEWEST_TRIGRAMS = FEWEST_WORDS - 2
-TEXTS_AT_ONCE = 8192
 # Words in more sentences are too common to indicate similarity.
 MOST_SENTENCES = 100
 SENTENCES_AT_ONCE = 4096
@@ -180,13 +173,19 @@ def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Sour
         raise DataError(f"--unlabelled {place}: contains no text, or no text for pairs")
     # Sentences that were split out of texts have no row numbers.
     is_as_found = made_from in ("none", "columns")
-    chosen_N, counts = choose_rows(source, rows, max_rows, seed, texts.places if is_as_found else ())
+    places = texts.places if is_as_found else ()
+    chosen_N, counts = choose_rows(source, rows, max_rows, seed, places, wanted.keep_near_copies)
+    if counts["near_dev"]:
+        left_out = f"{counts['near_dev']:,} of {rows.num_rows:,} rows are near copies of dev rows"
+        console.warn(f"--unlabelled {place}: {left_out} and are left out. Add them with --keep-near-copies")
     if not chosen_N.any():
         raise DataError(f"--unlabelled {place}: has no row to add among {rows.num_rows:,} found: {counts}")
     chosen = rows.filter(pa.array(chosen_N))
     settings: dict[str, Setting] = {"rules": RULES, "content": texts.sha256, "seed": seed, "pairs": made_from}
     if max_rows is not None:
         settings["max"] = max_rows
+    if wanted.keep_near_copies:
+        settings["near_copies"] = "kept"
     if texts.documents or made_from in ("neighbours", "similar"):
         settings["cut"] = f"sentencex {version('sentencex')}"
     record = UnlabelledRecord(
@@ -231,14 +230,19 @@ def _table(first: pa.Array, second: pa.Array) -> pa.Table:
 
 
 def choose_rows(
-    source: Source, rows: pa.Table, max_rows: int | None = None, seed: int = 0, places: Places = ()
-) -> tuple[Mask, dict[str, int]]:
+    source: Source,
+    rows: pa.Table,
+    max_rows: int | None = None,
+    seed: int = 0,
+    places: Places = (),
+    keeps_near_copies: bool = False,
+) -> tuple[Bools, dict[str, int]]:
     """Chooses rows without gold: those with words that are neither near copies of dev rows nor repeated.
 
     Returns:
         Which rows are chosen [N], and the counts of other rows by reason.
     """
-    normal = _normalized(rows)
+    normal = normalized_inputs(rows)
     empty_N = np.zeros(rows.num_rows, dtype=bool)
     for column in normal:
         empty_N |= pc.equal(column, "").to_numpy(zero_copy_only=False)
@@ -248,13 +252,15 @@ def choose_rows(
             console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}. Left out")
     dev = [table for split, table in source.splits.items() if split != TRAIN]
     near_N = np.zeros(len(empty_N), dtype=bool)
-    if dev:
-        near_N = ~empty_N & near_copies(_joined(normal), _joined(_normalized(pa.concat_tables(dev))))
+    if keeps_near_copies:
+        console.warn("--keep-near-copies: rows may be near copies of dev rows, so dev scores may be too high")
+    elif dev:
+        near_N = ~empty_N & near_copies(joined(normal), joined(normalized_inputs(pa.concat_tables(dev))))
     else:
         console.warn(f"there are no rows of other splits than {TRAIN}, so near copies of dev rows cannot be left out")
     left_N = ~empty_N & ~near_N
     # Repeated texts would only weigh more in training, at the cost of a teacher's pass for each.
-    chosen_N = left_N & _is_first(_normalized(source.splits[TRAIN]), normal, left_N)
+    chosen_N = left_N & _is_first(normalized_inputs(source.splits[TRAIN]), normal, left_N)
     counts = {"empty": empty_N.sum(), "near_dev": near_N.sum(), "repeated": (left_N & ~chosen_N).sum()}
     chosen = np.flatnonzero(chosen_N)
     if max_rows is not None and len(chosen) > max_rows:
@@ -264,7 +270,7 @@ def choose_rows(
     return chosen_N, {name: int(count) for name, count in counts.items()}
 
 
-def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask:
+def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Bools) -> Bools:
     """Returns which remaining rows differ from all own rows of the task and from earlier remaining rows [N]."""
     keys = pa.concat_arrays([_keys(own), _keys(normal).filter(pa.array(left_N))])
     first = np.unique(keys.dictionary_encode().indices.to_numpy(), return_index=True)[1]
@@ -274,21 +280,9 @@ def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask
     return is_first_N
 
 
-def _normalized(rows: pa.Table) -> list[pa.Array]:
-    """Returns the normalized sentences of rows: the first ones, and for pairs the second ones."""
-    columns = (rows.column(name).combine_chunks() for name in ("sentence1", "sentence2"))
-    # The second column of single sentences is null. The first one is there also without rows.
-    return [normalized(column) for k, column in enumerate(columns) if k == 0 or column.null_count < len(column)]
-
-
-def _joined(normal: list[pa.Array]) -> pa.Array:
-    """Returns the texts of rows. The sentences of pairs are joined."""
-    return pc.binary_join_element_wise(*normal, " ")
-
-
 def _keys(normal: list[pa.Array]) -> pa.Array:
     """Returns the key of rows with the same text."""
-    return _joined([letters(sentences) for sentences in normal])
+    return pc.binary_join_element_wise(*map(letters, normal), " ")
 
 
 def with_unlabelled(source: Source, rows: pa.Table) -> Source:
@@ -304,89 +298,6 @@ def with_unlabelled(source: Source, rows: pa.Table) -> Source:
     both = pa.concat_tables([own, pa.table(columns).select(own.column_names).cast(own.schema)]).combine_chunks()
     count = source.unlabelled + rows.num_rows
     return replace(source, splits=source.splits | {TRAIN: both}, unlabelled=count)
-
-
-@dataclass(frozen=True)
-class Words:
-    """The words of texts end to end: their texts by number, and the number of words of each text."""
-
-    flat: pa.Array
-    text_W: Ints
-    count_N: Ints
-
-
-def normalized(texts: pa.Array) -> pa.Array:
-    """Returns texts in NFKC and lower case, without punctuation, as words of letters and digits with spaces between."""
-    lower = pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC"))
-    return pc.utf8_trim_whitespace(pc.replace_substring_regex(lower, BETWEEN_WORDS, " "))
-
-
-def letters(normal: pa.Array) -> pa.Array:
-    """Returns the letters and digits of normalized texts without spaces, because the ends of words vary in spelling."""
-    return pc.replace_substring(normal, " ", "")
-
-
-def words_of(normal: pa.Array) -> Words:
-    """Returns the words of normalized texts."""
-    lists = pc.split_pattern(normal, " ")
-    count_N = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = lists.flatten()
-    # Splitting an empty text gives an empty word.
-    is_word_W = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)
-    text_W = np.repeat(np.arange(len(normal)), count_N)[is_word_W]
-    return Words(flat.filter(pa.array(is_word_W)), text_W, np.bincount(text_W, minlength=len(normal)))
-
-
-def near_copies(texts: pa.Array, others: pa.Array) -> Mask:
-    """Returns which normalized texts are near copies of any of the normalized others [N]."""
-    is_copy_N: Mask = pc.is_in(letters(texts), letters(others)).to_numpy(zero_copy_only=False)
-    # Trigrams with a word that the dev rows do not contain cannot be shared, so their vocabulary suffices.
-    words = words_of(others)
-    vocabulary = words.flat.unique()
-    key_T, other_T = _trigrams(words, vocabulary)
-    key_K, place_T = np.unique(key_T, return_inverse=True)
-    if not len(key_K):
-        return is_copy_N
-    trigrams_DK = _matrix(other_T, place_T, (len(others), len(key_K)))
-    parts = [
-        _overlaps(texts.slice(start, TEXTS_AT_ONCE), vocabulary, key_K, trigrams_DK, words.count_N - 2)
-        for start in range(0, len(texts), TEXTS_AT_ONCE)
-    ]
-    is_copy_N |= np.concatenate([np.zeros(0, dtype=bool), *parts])
-    return is_copy_N
-
-
-def _overlaps(texts: pa.Array, vocabulary: pa.Array, key_K: Hashes, trigrams_DK: csr_matrix, size_D: Ints) -> Mask:
-    """Returns which texts share enough trigrams with any of the others [N]."""
-    words = words_of(texts)
-    key_T, text_T = _trigrams(words, vocabulary)
-    place_T = np.searchsorted(key_K, key_T).clip(max=len(key_K) - 1)
-    known_T = key_K[place_T] == key_T
-    trigrams_NK = _matrix(text_T[known_T], place_T[known_T], (len(texts), len(key_K)))
-    # Texts with fewer known trigrams cannot reach the threshold, and skipping them keeps the product small.
-    enough_C = np.flatnonzero(trigrams_NK.getnnz(axis=1) >= SHARED * FEWEST_TRIGRAMS)
-    shared_CD = (trigrams_NK[enough_C] @ trigrams_DK.T).tocoo()
-    shorter = np.minimum((words.count_N - 2)[enough_C][shared_CD.row], size_D[shared_CD.col])
-    is_enough = (shorter >= FEWEST_TRIGRAMS) & (shared_CD.data >= SHARED * shorter)
-    is_copy_N = np.zeros(len(texts), dtype=bool)
-    is_copy_N[enough_C[shared_CD.row[is_enough]]] = True
-    return is_copy_N
-
-
-def _trigrams(words: Words, vocabulary: pa.Array) -> tuple[Hashes, Ints]:
-    """Returns the trigrams of known words as hashes, and the text of each."""
-    word_W = pc.fill_null(pc.index_in(words.flat, vocabulary), -1).to_numpy(zero_copy_only=False)
-    first, second, third = word_W[:-2], word_W[1:-1], word_W[2:]
-    is_one = (words.text_W[:-2] == words.text_W[2:]) & (first >= 0) & (second >= 0) & (third >= 0)
-    return hashed(first[is_one], second[is_one], third[is_one]), words.text_W[:-2][is_one]
-
-
-def _matrix(row_T: Ints, column_T: Ints, shape: tuple[int, int]) -> csr_matrix:
-    """Returns a matrix with ones where a text has a trigram."""
-    matrix = csr_matrix((np.ones(len(row_T), dtype=np.int32), (row_T, column_T)), shape=shape)
-    # csr_matrix adds up duplicates, but a trigram that occurs twice counts once.
-    matrix.data[:] = 1
-    return matrix
 
 
 def neighbours(documents: Sequence[Sequence[str]]) -> Pairs:

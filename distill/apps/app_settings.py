@@ -35,6 +35,11 @@ class OwnFile(Settings):
     columns: tuple[str, ...] = Field(
         (), description="Column by which you find a row again, such as a number. Shown beside rows. Repeat for more."
     )
+    group: str | None = Field(
+        None,
+        description="Column whose rows with the same value stay in one split, such as a customer. Default: near copies "
+        "stay in one split.",
+    )
     test: Path | None = Field(
         None, description="File of test rows with the same columns. Default: a tenth of the rows of FILE."
     )

@@ -19,6 +19,7 @@ from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import scores_by_span, word_scores
 from pipeline.tasks.task import OUTSIDE, TRAIN
 from pipeline.text.same_input import input_keys
+from pipeline.training.best_epoch import may_select
 from pipeline.training.run_record import Entry
 from student.run_settings import EvaluateSettings
 from student.trained_sets import trained_sets
@@ -64,6 +65,9 @@ def judge_teacher(best: Entry) -> list[str]:
 def judge_rows(run: Path, record: Record) -> list[str]:
     """Compares a finished run with its sibling runs on fewer rows of the same task, without variants or added text.
 
+    The scores are those of a test split, if there is one, because the others selected the epoch. A difference within
+    the run's own 95 % interval may be chance.
+
     Args:
         run: the folder of the run.
         record: its record.
@@ -71,7 +75,7 @@ def judge_rows(run: Path, record: Record) -> list[str]:
     own = _comparable(record)
     if own is None:
         return []
-    same, rows, name, score = own
+    same, rows, name, score, high = own
     found = []
     for path in sorted(run.resolve().parent.glob(f"*/{RUN_RECORD}")):
         try:
@@ -79,14 +83,14 @@ def judge_rows(run: Path, record: Record) -> list[str]:
         except IntegrityError:
             continue
         theirs = _comparable(other) if other["state"] == "finished" else None
-        if theirs is not None and theirs[0] == same and theirs[1] < rows and theirs[3] > score:
+        if theirs is not None and theirs[0] == same and theirs[1] < rows and theirs[3] > high:
             found.append((theirs[3], theirs[1], path.parent.name))
     if not found:
         return []
     best, fewer, where = max(found)
     both = f"{score:.3f} from {rows:,} training rows, {best:.3f} from the {fewer:,} rows of {where}"
-    advice = "Leave out variants or unlabelled text (--where), or check them."
-    return [f"The added rows lowered {name}: {both}. {advice}"]
+    advice = "If only the rows differ, leave out variants or unlabelled text (--where), or check them."
+    return [f"The {name} is lower than with fewer rows, and not by chance: {both}. {advice}"]
 
 
 def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
@@ -278,16 +282,18 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _comparable(record: Record) -> tuple[Any, int, str, float] | None:
+def _comparable(record: Record) -> tuple[Any, int, str, float, float] | None:
     """Returns what two runs have in common if their rows explain a difference, the number of rows, and the score.
 
-    The score is that of the first metric on the first dev split, after the metric's name.
+    The score is that of the first metric, after the metric's name and before the upper end of its interval.
     """
     evaluation = record.get("result", {}).get("evaluation") or {}
-    parts: dict[str, Any] = next(iter(evaluation.values()), {"gold": {}})
+    split = min(evaluation, key=may_select, default="")
+    parts: dict[str, Any] = evaluation.get(split, {"gold": {}})
     rows = record["settings"].get("rows")
     name, score = next(iter(parts["gold"].items()), ("", 0.0))
     if not name or rows is None:
         return None
     gold = {label: one["gold"] for label, one in parts.get("by_label", {}).items() if one["gold"]}
-    return (parts["majority"], gold, [record["settings"].get(key) for key in SHAPE]), rows, name, score
+    high = parts["interval"].get(name, (score, score))[1]
+    return (split, parts["majority"], gold, [record["settings"].get(key) for key in SHAPE]), rows, name, score, high

@@ -140,11 +140,12 @@ def divided_rows(run: Path, logit_set: ExampleSet) -> tuple[Ints, Ints]:
         key_N2: source rows and variants to learn from. Calibration may use some of them instead.
         source_N: the source rows that it held out, empty without ``--held-out``.
     """
-    from student.data import hold_out, load_chosen
+    from student.data import hold_out, load_chosen, with_groups
 
     settings = read_work_record(run / RUN_RECORD)["settings"]
     rows = load_chosen(logit_set, settings["query"])
     if settings["held_out"] is None:
         return rows.key_N2, np.empty(0, np.int64)
+    rows = with_groups(logit_set, rows, settings["group"])
     trained, held_out = hold_out(rows, logit_set.record.target, settings["held_out"])
     return trained.key_N2, held_out.key_N2[:, 0]

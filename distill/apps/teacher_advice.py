@@ -70,7 +70,7 @@ def _judged(settings: FinetuneSettings, task: Task, target: Target, folder: Path
     if split is None or not best["metrics"][split]:
         return {}
     scores = best["metrics"][split]
-    splits = hold_out(training_source(task, settings.learn.data).splits, settings.learn.held_out)
+    splits = hold_out(training_source(task, settings.learn.data), settings.learn.held_out, settings.learn.group)
     rows = labelled_rows(target, splits[split])
     system = quick_baseline(labelled_rows(target, splits[TRAIN]), target)
     is_beyond = system is not None and judged_metrics(task.metrics, target, rows.label_N) != task.metrics

@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import DataError, DistillError
+from pipeline.arrays import Ints
+from pipeline.errors import ConfigError, DataError, DistillError, did_you_mean
 from pipeline.files import is_plain, make_folder, write_atomically
 from pipeline.parquet import read_metadata
+from pipeline.text.near_copies import groups_of_values
 
 FILE = "file_columns/rows.parquet"
 PREFIX = "file_"
@@ -55,6 +57,21 @@ def file_column_names(root: Path) -> list[str]:
     names = schema.names[len(KEYS) :]
     is_ours = schema.names[: len(KEYS)] == list(KEYS) and schema.types[: len(KEYS)] == list(KEYS.values())
     return names if is_ours and all(name.startswith(PREFIX) for name in names) else []
+
+
+def groups_by_file_column(root: Path, split: str, name: str) -> Ints:
+    """Returns the number of each source row's group with the same value in a kept column [N].
+
+    Raises:
+        ConfigError: if the set keeps no such column.
+    """
+    column = name if name.startswith(PREFIX) else PREFIX + name
+    known = file_column_names(root)
+    if column not in known:
+        there = did_you_mean(name, [one.removeprefix(PREFIX) for one in known])
+        raise ConfigError(f"--group {name}: {root} keeps no such column on this machine. {there}")
+    rows = pq.read_table(root / FILE, filters=[("split", "=", split)], partitioning=None).sort_by("source_row")
+    return groups_of_values(rows.column(column).combine_chunks())
 
 
 def with_file_columns(root: Path, split: str, rows: list[Row]) -> list[Row]:

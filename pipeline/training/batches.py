@@ -126,18 +126,38 @@ class MixedBatches:
         return TaskBatch(turn, part.at(epoch * part.steps_per_epoch + before))
 
 
-def held_out_rows(num_rows: int, share: float) -> Ints:
-    """Returns the numbers of the held-out rows, int64, ascending.
+def held_out_rows(group_N: Ints, share: float) -> Ints:
+    """Returns the numbers of the held-out rows, int64, ascending. Rows of one group are held out together.
 
-    They depend only on the number of rows and the share.
+    They depend only on the groups in the order of their first rows, and on the share.
 
     A teacher and its student that use the same share of all rows of a task therefore hold out the same rows.
 
     Raises:
         DataError: if no row would be held out, or no row would be left.
     """
+    num_rows = len(group_N)
     count = round(share * num_rows)
     if not 0 < count < num_rows:
         raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows. Choose another share.")
+    _, first_G, number_N = np.unique(group_N, return_index=True, return_inverse=True)
+    in_order = first_G.argsort()
     # The seed is fixed, not the run's: otherwise a teacher would train on rows that its student holds out.
-    return np.sort(np.random.default_rng(0).permutation(num_rows)[:count])
+    order = in_order[np.random.default_rng(0).permutation(len(in_order))]
+    is_taken_G = np.zeros(len(order), dtype=bool)
+    is_taken_G[order] = filled(np.bincount(number_N)[order].tolist(), count)
+    if is_taken_G.all():
+        raise DataError(f"--held-out {share:g}: all {num_rows} training rows are in one group, which is not divided.")
+    return np.flatnonzero(is_taken_G[number_N])
+
+
+def filled(sizes: Sequence[int], count: int) -> list[bool]:
+    """Returns which groups together have at most so many rows: each one that fits after those before it.
+
+    The smallest one is taken if none fits.
+    """
+    taken = []
+    for size in sizes:
+        taken.append(size <= count)
+        count -= size * taken[-1]
+    return taken if any(taken) else [place == sizes.index(min(sizes)) for place in range(len(sizes))]

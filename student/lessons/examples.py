@@ -48,6 +48,7 @@ from student.data import (
     load_examples,
     make_batches,
     row_weights,
+    with_groups,
 )
 from student.initial_weights.bert import BertStart, bert_start
 from student.layer_stage import check_layers
@@ -247,6 +248,9 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
 
     def is_scored(self, rows: Examples, config: TaskConfig) -> Bools:
         return is_scored(rows, config.target)
+
+    def with_groups(self, logit_set: ExampleSet, rows: Examples, column: str | None) -> Examples:
+        return with_groups(logit_set, rows, column)
 
     def hold_out(self, rows: Examples, config: TaskConfig, share: float) -> tuple[Examples, Examples]:
         return hold_out(rows, config.target, share)

@@ -121,6 +121,16 @@ class TaskLesson(ABC, Generic[L, R, S]):
     def is_scored(self, rows: R, config: TaskConfig) -> Bools:
         """Which rows can be held out [N]: those that have gold and are no variants."""
 
+    def with_groups(self, logit_set: L, rows: R, column: str | None) -> R:
+        """Returns a set's training rows with their groups: near copies, or rows with the same value in a kept column.
+
+        Without groups, as here, each row is held out by itself.
+
+        Raises:
+            ConfigError: if the set keeps no such column.
+        """
+        return rows
+
     @abstractmethod
     def hold_out(self, rows: R, config: TaskConfig, share: float) -> tuple[R, R]:
         """Divides training rows into rows for training and held-out rows with gold.

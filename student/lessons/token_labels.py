@@ -29,7 +29,7 @@ from pipeline.training.batches import held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
-from student.data import in_batches, make_batches
+from student.data import groups_to_hold_out, in_batches, make_batches
 from student.initial_weights.bert import BertStart
 from student.lessons.lesson import TaskLesson
 from student.losses.logit_losses import task_loss
@@ -185,9 +185,18 @@ class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStuden
     def is_scored(self, rows: LabelledWords, config: TaskConfig) -> Bools:
         return rows.has_gold_N
 
+    def with_groups(self, logit_set: TokenLabelSet, rows: LabelledWords, column: str | None) -> LabelledWords:
+        shards = (part for shard in logit_set.shards(TRAIN) for part in logit_set.read_shard(shard))
+        inputs = pa.concat_tables(part.select(["source_row", "words"]) for part in shards)
+        inputs = inputs.rename_columns(["source_row", "sentence1"]).filter(pa.array(rows.has_gold_N))
+        group_N = np.zeros(len(rows), dtype=np.int64)
+        group_N[rows.has_gold_N] = groups_to_hold_out(logit_set.root, inputs, column)
+        return replace(rows, group_N=group_N)
+
     def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
         scored = np.flatnonzero(rows.has_gold_N)
-        is_held_N = np.isin(np.arange(len(rows)), scored[held_out_rows(len(scored), share)])
+        group_N = scored if rows.group_N is None else rows.group_N[scored]
+        is_held_N = np.isin(np.arange(len(rows)), scored[held_out_rows(group_N, share)])
         return _taken(rows, ~is_held_N), _taken(rows, is_held_N)
 
     def renumber(self, rows: LabelledWords, active: Ints) -> LabelledWords:
@@ -230,4 +239,5 @@ def _taken(rows: LabelledWords, is_taken_N: Bools) -> LabelledWords:
         gold=rows.gold.take(chosen),
         has_gold_N=rows.has_gold_N[chosen],
         teacher_TC=rows.teacher_TC[places],
+        group_N=None if rows.group_N is None else rows.group_N[chosen],
     )

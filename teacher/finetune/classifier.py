@@ -122,7 +122,7 @@ def _train(
     run: Run,
 ) -> list[Entry]:
     steps = config.steps
-    model, tasks, optimizer = train_tasks(config.optimizer, steps, learn.held_out, parts, accelerator)
+    model, tasks, optimizer = train_tasks(config.optimizer, steps, learn, parts, accelerator)
     trained: Any  # several tasks are one task
     if isinstance(learn, FinetuneTasks):
         trained = JointTask(model, tasks, steps.seed, partial(_save, {task.name: part for task, _, part in parts}))
@@ -136,7 +136,7 @@ def _train(
 def train_tasks(
     optimizer: AdamwFlags,
     steps: StepFlags,
-    held_out: float | None,
+    learn: FinetuneGold,
     parts: Sequence[tuple[Task, Source, Teacher]],
     accelerator: Accelerator,
 ) -> tuple[nn.Module, dict[str, BatchedTask], AcceleratedOptimizer]:
@@ -145,7 +145,7 @@ def train_tasks(
     prepared, inner = accelerator.prepare(model, adamw(model, optimizer))
     tasks: dict[str, BatchedTask] = {
         task.name: (TokenLabelTask if task.type == "token_labels" else ExampleTask)(
-            steps, task, teacher, hold_out(source.splits, held_out), accelerator, partial(prepared, number)
+            steps, task, teacher, hold_out(source, learn.held_out, learn.group), accelerator, partial(prepared, number)
         )
         for number, (task, source, teacher) in enumerate(parts)
     }

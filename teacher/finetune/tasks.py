@@ -18,13 +18,14 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.arrays import Ints, Ragged
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError, did_you_mean
 from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.sources import ROWS_AT_ONCE, Source, load_source, load_word_source, sentences
 from pipeline.tasks.metrics import class_summary, score_logits
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
 from pipeline.tasks.task import TRAIN, Task
+from pipeline.text.near_copies import groups_of, groups_of_values
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
 from pipeline.text.tokenizer import Tokenized, require_known, require_known_ids
 from pipeline.training.batches import HELD_OUT, EpochBatches, held_out_rows
@@ -206,18 +207,31 @@ def training_source(task: Task, data: Path | None) -> Source:
     return source
 
 
-def hold_out(splits: dict[str, pa.Table], share: float | None) -> dict[str, pa.Table]:
+def hold_out(source: Source, share: float | None, group: str | None = None) -> dict[str, pa.Table]:
     """Returns the splits with a share of the training rows as the first dev split, which selects the best epoch.
 
-    The choice of rows is fixed. Without a share, no row is held out, unless `share_to_select` returns one.
+    The choice of rows is fixed. Without a share, no row is held out, unless `share_to_select` returns one. Near copies
+    are held out together, or rows with the same value in the kept column ``group``.
+
+    Raises:
+        ConfigError: if no such column is kept.
     """
+    splits = source.splits
     if share is None:
         scored = [split for split, rows in splits.items() if split != TRAIN and _has_gold(rows)]
         share = share_to_select("", scored, splits[TRAIN].num_rows)
     if share is None:
         return splits
     train = splits["train"]
-    held_out = held_out_rows(train.num_rows, share)
+    if group is None:
+        group_N = groups_of(train)
+    else:
+        kept = source.kept.get(TRAIN, pa.table({}))
+        if group not in kept.column_names:
+            known = did_you_mean(group, kept.column_names)
+            raise ConfigError(f"--group {group}: the manifest keeps no such column. {known}")
+        group_N = groups_of_values(kept.column(group).combine_chunks())
+    held_out = held_out_rows(group_N, share)
     parts = {"train": train.take(np.delete(np.arange(train.num_rows), held_out)), HELD_OUT: train.take(held_out)}
     return parts | {name: rows for name, rows in splits.items() if name != "train"}
 

@@ -124,7 +124,7 @@ class SpanKind(TaskLesson[SpanSet, Spans, SpanStudent]):
         return rows.label_N, np.full(len(rows), np.nan, dtype=np.float32)
 
     def hold_out(self, rows: Spans, config: TaskConfig, share: float) -> tuple[Spans, Spans]:
-        held = held_out_rows(len(rows), share)
+        held = held_out_rows(np.arange(len(rows)), share)
         return rows.take(np.setdiff1d(np.arange(len(rows)), held)), rows.take(held)
 
     def renumber(self, rows: Spans, active: Ints) -> Spans:

@@ -8,16 +8,19 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources.columns import blank, plain_table, rows_in_words, type_name
 from pipeline.sources.gold import MINUS_ONE, MISSING, alike
 from pipeline.sources.row_bytes import ending
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
+from pipeline.text.near_copies import counted_groups, groups_of, groups_of_values
 from pipeline.text.same_input import plain_texts
 
 # A column with more distinct whole numbers holds scores. A column with fewer rows per distinct word holds ids or texts.
@@ -40,6 +43,7 @@ class Look:
         score_range: the lowest and the highest score, or None for labels.
         findings: facts that a user should know, by name.
         kept: names of the columns by which a user finds a row again. The first is its number in the file, from 0.
+        group_N: the number of each row's group, which stays in one split: near copies, or rows with the same value.
     """
 
     type: TaskType
@@ -49,7 +53,8 @@ class Look:
     labels: tuple[str, ...]
     score_range: tuple[float, float] | None
     findings: dict[str, str]
-    kept: tuple[str, ...] = (FILE_ROW,)
+    kept: tuple[str, ...]
+    group_N: Ints
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -66,7 +71,9 @@ class Look:
         return list(zip(*(plain_texts(column).to_pylist() for column in columns), strict=True))
 
 
-def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str] = ()) -> Look:
+def look_at(
+    file: Path, texts: Sequence[str], label: str, columns: Sequence[str] = (), group: str | None = None
+) -> Look:
     """Reads a file and infers the type of its labels.
 
     Args:
@@ -74,6 +81,7 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
         texts: names of the columns of text, one or two.
         label: name of the column of labels.
         columns: names of columns to keep.
+        group: name of a column whose rows with the same value stay in one split. Default: near copies do.
 
     Raises:
         ConfigError: if there are no such columns.
@@ -81,8 +89,9 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
     """
     opened = open_rows(file)
     names = [*texts, label]
-    kept = [name for name in dict.fromkeys(columns) if name not in (*names, FILE_ROW)]
-    _check_columns(file, opened.names, texts, label, kept)
+    kept = [name for name in dict.fromkeys(columns) if name not in (*names, FILE_ROW, group)]
+    _check_columns(file, opened.names, texts, label, kept, group)
+    kept += [] if group is None else [group]
     table = plain_table(opened.wanted([*names, *kept]).select([*names, *kept]))
     labels = _whole(_with_numbers(table.column(label).combine_chunks()))
     table = table.set_column(table.column_names.index(label), label, labels)
@@ -110,17 +119,28 @@ def look_at(file: Path, texts: Sequence[str], label: str, columns: Sequence[str]
     label_names = _labels(file, kind, complete, label)
     scores = [float(row[label]) for row in complete] if kind == "regression" else []
     limits = (min(scores), max(scores)) if scores else None
-    look = Look(kind, tuple(texts), label, complete, label_names, limits, {}, (FILE_ROW, *kept))
+    group_N = _group_numbers(complete, texts, group)
+    look = Look(kind, tuple(texts), label, complete, label_names, limits, {}, (FILE_ROW, *kept), group_N)
     left_out = {row[FILE_ROW] for row in rows} - {row[FILE_ROW] for row in complete}
-    return replace(look, findings=_findings(look, sorted(left_out)))
+    return replace(look, findings=_findings(look, sorted(left_out), group))
 
 
-def _check_columns(file: Path, there: Sequence[str], texts: Sequence[str], label: str, kept: Sequence[str]) -> None:
+def _group_numbers(rows: list[dict[str, Any]], texts: Sequence[str], group: str | None) -> Ints:
+    if group is not None:
+        return groups_of_values(pa.array([row[group] for row in rows]))
+    columns = {f"sentence{k}": pa.array([row[name] for row in rows]) for k, name in enumerate(texts, start=1)}
+    return groups_of(pa.table(columns), divides_copies=False)
+
+
+def _check_columns(
+    file: Path, there: Sequence[str], texts: Sequence[str], label: str, kept: Sequence[str], group: str | None
+) -> None:
     wanted = [*zip(("--text", "--text2"), texts, strict=False), ("--label", label)]
     missing = [(flag, name) for flag, name in wanted if name not in there]
     has_no_header = len(missing) == len(wanted) and ending(file) in (".csv", ".tsv")
     reason = ", perhaps because its first line does not name the columns" if has_no_header else ""
     missing += [("--columns", name) for name in kept if name not in there]
+    missing += [("--group", group)] if group is not None and group not in there else []
     problems = [f"{flag} {name}: {did_you_mean(name, there)}" for flag, name in missing]
     raise_all(ConfigError, f"{file}: unknown columns{reason}", problems)
     names = [name for _, name in wanted]
@@ -129,6 +149,8 @@ def _check_columns(file: Path, there: Sequence[str], texts: Sequence[str], label
             f"--text, --text2 and --label: {' and '.join(names)} are not different columns. Name a different column "
             "for each."
         )
+    if group in names:
+        raise ConfigError(f"--group {group}: is the column of texts or labels. Name another column.")
 
 
 def with_scores_of(look: Look, file: Path) -> Look:
@@ -247,7 +269,7 @@ def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) 
     )
 
 
-def _findings(look: Look, left_out: Sequence[int]) -> dict[str, str]:
+def _findings(look: Look, left_out: Sequence[int], group: str | None) -> dict[str, str]:
     """Returns facts about the rows that a user should see before anything is trained."""
     keys = look.keys(look.rows)
     found = {"rows": f"{len(look.rows):,}", "task": look.type}
@@ -278,7 +300,11 @@ def _findings(look: Look, left_out: Sequence[int]) -> dict[str, str]:
         found["labels or none?"] = f"{_first(unclear)}. If these rows have no label, empty the cells"
     repeated = len(keys) - len(set(keys))
     if repeated:
-        found["repeated texts"] = f"{counted(repeated, 'row')}. Copies of a text stay in one split"
+        found["repeated texts"] = counted(repeated, "row")
+    num_groups = len(np.unique(look.group_N))
+    if num_groups < len(look.rows):
+        name = "near copies" if group is None else f"rows with an equal {group}"
+        found[name] = f"{counted_groups(look.group_N)}. Each group stays in one split"
     lengths = sorted(sum(map(_num_words, key)) for key in keys)
     found["words"] = f"median {lengths[len(lengths) // 2]}, longest row {lengths[-1]}"
     return found

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +38,7 @@ from pipeline.sources import load_source, load_word_source
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Task, parse_manifest
 from pipeline.training.batches import HELD_OUT as HELD_OUT_SPLIT
+from pipeline.training.batches import filled
 
 TEST, HELD_OUT = "test", "0.1"
 TEST_SHARE = 0.1
@@ -141,7 +143,7 @@ def _refuse_other_encoder(config: OwnFile, folder: Path) -> None:
 
 def _look_and_split(config: OwnFile) -> tuple[Look, str, dict[str, list[dict[str, Any]]]]:
     """Checks everything that the user gives before anything is written. Returns the look, the manifest, the splits."""
-    look = look_at(config.file, config.texts, config.label, config.columns)
+    look = look_at(config.file, config.texts, config.label, config.columns, config.group)
     if config.test is not None:
         look = with_scores_of(look, config.test)
     manifest = _manifest(config.task_name, look)
@@ -160,7 +162,7 @@ def _train_students(config: OwnFile, folder: Path, look: Look) -> str:
 
     The default student's folder has the name of the task, by which servers and reports show it.
     """
-    command = ["train-student", "--task", config.task_name, "--store", STORE, "--held-out", HELD_OUT]
+    command = ["train-student", "--task", config.task_name, "--store", STORE, *_held_out(config)]
     # Students of labelled words have neither n-grams nor a recurrence.
     others = {} if look.type == "token_labels" else {"-recurrent": ["--embedding", "recurrent"]}
     ngrams = ["--ngrams"] if others else []
@@ -271,9 +273,10 @@ def _with_left_out(look: Look, splits: Mapping[str, list[dict[str, Any]]], num_u
 
 
 def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Returns rows by split: a tenth of each class for the test, and all copies of a text in one split.
+    """Returns rows by split: a tenth of each class for the test, and each group of rows in one split.
 
-    The order of texts is that of their hashes, so the splits are the same on every machine and in any order of rows.
+    The order of groups is that of their texts' hashes, so the splits are the same on every machine and in any order of
+    rows.
 
     Args:
         look: what the file holds.
@@ -283,23 +286,28 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
     if tested is not None:
         known = set(look.keys(tested))
         return {"train": [row for row, key in zip(look.rows, keys, strict=True) if key not in known], TEST: tested}
-    groups = defaultdict[tuple[str, ...], list[dict[str, Any]]](list)
-    for row, key in zip(look.rows, keys, strict=True):
-        groups[key].append(row)
-    strata = defaultdict[str, list[tuple[str, ...]]](list)
-    for key, rows in groups.items():
-        strata[str(rows[0][look.label]) if look.type == "classification" else ""].append(key)
-    held_out = set[tuple[str, ...]]()
+    groups = defaultdict[int, list[tuple[bytes, dict[str, Any]]]](list)
+    for row, key, number in zip(look.rows, keys, look.group_N.tolist(), strict=True):
+        groups[number].append((hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest(), row))
+    strata = defaultdict[str, list[tuple[bytes, int]]](list)
+    for number, rows in groups.items():
+        first, row = min(rows, key=itemgetter(0))
+        strata[str(row[look.label]) if look.type == "classification" else ""].append((first, number))
+    splits: dict[str, list[dict[str, Any]]] = {"train": [], TEST: []}
     for stratum in strata.values():
-        stratum.sort(key=lambda key: hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest())
-        held_out.update(stratum[: round(len(stratum) * TEST_SHARE) or len(stratum) // 2])
-    train = [row for key, rows in groups.items() if key not in held_out for row in rows]
-    return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
+        numbers = [number for _, number in sorted(stratum)]
+        sizes = [len(groups[number]) for number in numbers]
+        count = round(sum(sizes) * TEST_SHARE) or sum(sizes) // 2
+        # The only group of a class is for training.
+        is_tested = filled(sizes, count) if len(sizes) > 1 else [False]
+        for number, tested_too in zip(numbers, is_tested, strict=True):
+            splits[TEST if tested_too else "train"] += [row for _, row in groups[number]]
+    return splits
 
 
 def _fine_tune(config: OwnFile, folder: Path, look: Look, source: Sequence[str]) -> str:
     """Fine-tunes the teacher, for twice as many epochs if it misses a label. Returns its folder."""
-    command = ["finetune-teacher", *source, "--model-name-or-path", _encoder(config), "--held-out", HELD_OUT]
+    command = ["finetune-teacher", *source, "--model-name-or-path", _encoder(config), *_held_out(config)]
     epochs = config.num_train_epochs or usual_epochs(look)
     run_command([*command, "--output-dir", TEACHER, "--num-train-epochs", str(epochs)], folder)
     best = read_work_record(folder / TEACHER / FINETUNE_RECORD)["result"]["best"]["metrics"][HELD_OUT_SPLIT]
@@ -342,6 +350,11 @@ def _import_gold(
     run_command(["import", LABELS, *source, "--teacher", GOLD, *name], folder)
 
 
+def _held_out(config: OwnFile) -> list[str]:
+    """The flags with which a teacher and its student hold out the same rows."""
+    return ["--held-out", HELD_OUT, *(["--group", config.group] if config.group is not None else [])]
+
+
 def usual_epochs(look: Look) -> int:
     """Returns 3 epochs, or more for few rows, whose three epochs are too few steps to predict every label."""
     return max(EPOCHS, min(MOST_EPOCHS, ceil(FEWEST_STEPS * ROWS_PER_STEP / len(look.rows))))
@@ -375,6 +388,7 @@ def next_commands(config: OwnFile, folder: Path, look: Look, run: str) -> list[s
     columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
     again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label]
     again += ["--test", str(config.test)] if config.test is not None else []
+    again += ["--group", config.group] if config.group is not None else []
     if not config.has_teacher:
         flags, why = f"{folder}-teacher --model-name-or-path ENCODER", "fine-tune a teacher first"
     elif look.type == "token_labels" or config.unlabelled is not None:

@@ -54,6 +54,7 @@ class LabelledWords:
         gold: the number of each word's label. Empty for a sentence without gold.
         has_gold_N: which sentences have gold.
         teacher_TC: float32 logits of the teacher. Sentences of a file have no logits: [0, C].
+        group_N: int64, the group of each sentence with gold. None: every sentence is a group of its own.
     """
 
     names: tuple[str, ...]
@@ -62,6 +63,7 @@ class LabelledWords:
     gold: Ragged
     has_gold_N: Bools
     teacher_TC: Floats
+    group_N: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.pieces)

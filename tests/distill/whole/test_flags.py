@@ -25,7 +25,7 @@ TRAINING = (
     "--pooler --layer-loss --layers --intermediate-epochs --layer-loss-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --ngrams --alpha --soft-loss "
-    "--temperature --class-weights --vocabulary --num-train-epochs --metric-for-best-model --held-out "
+    "--temperature --class-weights --vocabulary --num-train-epochs --metric-for-best-model --held-out --group "
     "--calibration-rows --early-stopping-patience --learning-rate "
     "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --weights"
 )
@@ -41,15 +41,15 @@ AUGMENT = (
 RAY = "--ray --ray-workers --ray-resources"
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
-    "finetune-teacher": f"{CORPUS} --task --tasks --output-dir --objective --num-train-epochs --held-out --max-steps "
-    "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
-    "--report-to",
+    "finetune-teacher": f"{CORPUS} --task --tasks --output-dir --objective --num-train-epochs --held-out --group "
+    "--max-steps --learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm "
+    "--save-steps --report-to",
     "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
     "--max-seq-length --seed",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
     "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling "
-    "--keep --layers-of --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name "
-    "--precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
+    "--keep --layers-of --doc-stride --unlabelled --max-unlabelled --keep-near-copies --unlabelled-pairs --splits "
+    "--store --name --precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
     "--name --max-seq-length --rows-per-shard --extend --allow-unverified",
     "check": "set --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
@@ -84,9 +84,8 @@ FLAGS = {
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "
     "--cors-allow-origin --collect --collect-without-text",
     "report": "set_or_run --output --store --allow-unverified",
-    "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --num-variants "
-    "--unlabelled --output-dir "
-    "--columns --demo",
+    "quickstart": "file --text --text2 --label --group --test --model-name-or-path --name --num-train-epochs "
+    "--num-variants --unlabelled --output-dir --columns --demo",
     "tasks": "",
     "tasks show": "name --manifest",
 }

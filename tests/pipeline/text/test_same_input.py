@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.sql.database import add_macros, connect
+from pipeline.text.near_copies import letters, normalized
 from pipeline.text.same_input import input_keys, plain_texts
-from teacher.unlabelled import letters, normalized
 
 TEXTS = [
     "all is well",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,11 +17,15 @@ from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, DataError
+from pipeline.sets.file_columns import write_file_columns
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sources import load_source
 from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, softmax
+from pipeline.tasks.task import load_task
 from pipeline.tasks.temperature import Calibration, fit_calibration
+from pipeline.text.near_copies import groups_of
 from pipeline.training.batches import held_out_rows
-from student.data import Examples, hold_out, load_examples
+from student.data import Examples, hold_out, load_examples, with_groups
 from student.evaluate import evaluate, evaluate_file
 from student.export.export import export
 from student.lessons.examples import score_student, student_logits
@@ -35,6 +40,7 @@ from student.sql_functions import register
 from student.train import train
 from student.training_data import StudentTraining, build_student_config, load_data
 from teacher.dumps import dump
+from teacher.finetune.tasks import hold_out as hold_out_of_source
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
@@ -64,8 +70,56 @@ def rows_of(keys: list[tuple[int, int]], gold: list[int]) -> Examples:
     )
 
 
+def held_out_of(logit_set: ExampleSet) -> list[int]:
+    """The rows of the task that are held out: those of some groups of near copies."""
+    rows = logit_set.read("train", ("source_row", "sentence1"), "variant = 0")
+    held = held_out_rows(groups_of(rows), SHARE).tolist()
+    return [rows["source_row"][k].as_py() for k in held]
+
+
+def test_rows_of_a_group_are_held_out_together() -> None:
+    keys = [(k, 0) for k in range(8)]
+    rows = replace(rows_of(keys, [0, 1] * 4), group_N=np.array([5, 1, 5, 1, 7, 7, 9, 9]))
+    trained, held_out = hold_out(rows, TARGET, 0.5)
+    assert len(held_out) == len(trained) == 4
+    assert held_out.group_N is not None
+    assert trained.group_N is not None
+    assert not set(held_out.group_N) & set(trained.group_N)
+    for share, count in ((0.25, 2), (0.2, 2), (0.7, 6)):  # as many as fit, or the smallest group
+        assert len(hold_out(rows, TARGET, share)[1]) == count
+    with pytest.raises(DataError, match=naming("--held-out 0.5: ", "all 8")):
+        hold_out(replace(rows, group_N=np.zeros(8, dtype=np.int64)), TARGET, 0.5)
+
+
+def test_a_teacher_and_its_student_hold_out_the_same_groups(
+    opinion_set: ExampleSet, work: Path, tmp_path: Path
+) -> None:
+    task = load_task(manifest=work / "opinion.yaml")
+    source = load_source(task, work / "data")
+    by_teacher = hold_out_of_source(source, SHARE)["held-out"]["source_row"].to_pylist()
+    rows = with_groups(opinion_set, load_examples(opinion_set, "train"), None)
+    assert hold_out(rows, opinion_set.record.target, SHARE)[1].key_N2[:, 0].tolist() == by_teacher
+
+    kept = pa.table({"customer": [f"{k % 12}" for k in range(TRAIN_ROWS)]})
+    source = replace(source, kept={"train": kept})
+    by_teacher = hold_out_of_source(source, SHARE, "customer")["held-out"]["source_row"].to_pylist()
+    assert sorted({row % 12 for row in by_teacher}) == sorted(row for row in by_teacher if row < 12)
+    assert len(by_teacher) == TRAIN_ROWS // 4
+    shutil.copytree(opinion_set.root, tmp_path / "opinion")
+    write_file_columns(tmp_path / "opinion", source.kept)
+    record = train(tiny_config(tmp_path / "opinion", tmp_path / "run", held_out=SHARE, group="customer"), "")
+    assert (record["settings"]["group"], record["settings"]["rows_held_out"]) == ("customer", TRAIN_ROWS // 4)
+    own_set = ExampleSet.open(tmp_path / "opinion")
+    rows = with_groups(own_set, load_examples(own_set, "train"), "customer")
+    assert hold_out(rows, TARGET, SHARE)[1].key_N2[:, 0].tolist() == by_teacher
+    with pytest.raises(ConfigError, match=naming("--group costumer: ", "customer")):
+        hold_out_of_source(source, SHARE, "costumer")
+    with pytest.raises(ConfigError, match=naming("--group costumer: ", str(own_set.root), "customer")):
+        with_groups(own_set, rows, "costumer")
+
+
 def test_variants_of_held_out_rows_are_in_neither_part_and_rows_without_gold_are_trained_on() -> None:
-    assert held_out_rows(4, 0.5).tolist() == HALF
+    assert held_out_rows(np.arange(4), 0.5).tolist() == HALF
     keys = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (5, 0), (5, 1)]  # row 3 has no gold
     gold = [1, NO_LABEL, 0, NO_LABEL, 1, NO_LABEL, 0, NO_LABEL]
     trained, held_out = hold_out(rows_of(keys, gold), TARGET, 0.5)
@@ -87,7 +141,7 @@ def test_a_share_of_nothing_is_refused() -> None:
 
 def test_held_out_rows_choose_the_epoch_and_teach_nothing(store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     record = train(tiny_config(store / "opinion", tmp_path / "run", held_out=SHARE, num_train_epochs=6), "")
-    result, held = record["result"], held_out_rows(TRAIN_ROWS, SHARE)
+    result, held = record["result"], held_out_of(opinion_set)
     assert record["settings"]["rows_held_out"] == len(held) == TRAIN_ROWS // 4
     assert list(result["best"]["metrics"]) == list(result["evaluation"]) == ["held-out", "validation"]
     by_epoch = [entry["metrics"]["held-out"]["accuracy"] for entry in result["history"]]
@@ -98,9 +152,9 @@ def test_held_out_rows_choose_the_epoch_and_teach_nothing(store: Path, opinion_s
     assert result["evaluation"]["held-out"]["gold"]["accuracy"] == pytest.approx(max(by_epoch))
 
 
-def test_the_student_is_that_of_the_other_rows(store: Path, tmp_path: Path) -> None:
+def test_the_student_is_that_of_the_other_rows(store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     train(tiny_config(store / "opinion", tmp_path / "one", held_out=SHARE, num_train_epochs=1), "")
-    others = f"source_row not in ({', '.join(map(str, held_out_rows(TRAIN_ROWS, SHARE)))})"
+    others = f"source_row not in ({', '.join(map(str, held_out_of(opinion_set)))})"
     train(tiny_config(store / "opinion", tmp_path / "other", where=others, num_train_epochs=1), "")
     assert same(tmp_path / "one", tmp_path / "other")
 

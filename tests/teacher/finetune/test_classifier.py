@@ -18,7 +18,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.environment import MIXED_PRECISION
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.record_file import Record, read_work_record
-from pipeline.sources import load_source, sentences
+from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
@@ -103,14 +103,15 @@ def test_held_out_rows_choose_the_epoch_dev_does_not(learn_words: Run, word_task
 
 
 def test_held_out_rows_are_no_training_rows() -> None:
-    splits = {"validation": pa.table({"source_row": [7]}), "train": pa.table({"source_row": range(40)})}
-    parts = {name: rows["source_row"].to_pylist() for name, rows in hold_out(splits, 0.1).items()}
+    train = pa.table({"source_row": range(40), "sentence1": [f"text {k}" for k in range(40)]})
+    source = Source("rows", {"validation": pa.table({"source_row": [7]}), "train": train}, [])
+    parts = {name: rows["source_row"].to_pylist() for name, rows in hold_out(source, 0.1).items()}
     assert list(parts) == ["train", "held-out", "validation"]
     assert (len(parts["held-out"]), parts["validation"]) == (4, [7])
     assert sorted(parts["train"] + parts["held-out"]) == list(range(40))
-    assert parts["held-out"] == hold_out(splits, 0.1)["held-out"]["source_row"].to_pylist()
+    assert parts["held-out"] == hold_out(source, 0.1)["held-out"]["source_row"].to_pylist()
     with pytest.raises(DataError, match=naming("--held-out 0.01: ", "0 of 40")):
-        hold_out(splits, 0.01)
+        hold_out(source, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +127,10 @@ def test_a_tenth_of_the_training_rows_is_held_out_where_only_a_test_has_gold(
     dev: dict[str, list[int | None]], expected: list[str]
 ) -> None:
     score = {"score": pa.array([None], pa.float32())}
-    splits = {"train": pa.table({"label": range(40), "score": pa.nulls(40, pa.float32())})}
+    texts = [f"text {k}" for k in range(40)]
+    splits = {"train": pa.table({"sentence1": texts, "label": range(40), "score": pa.nulls(40, pa.float32())})}
     splits |= {name: pa.table({"label": pa.array(gold, pa.int64()), **score}) for name, gold in dev.items()}
-    assert list(hold_out(splits, None)) == expected
+    assert list(hold_out(Source("rows", splits, []), None)) == expected
 
 
 @pytest.mark.slow

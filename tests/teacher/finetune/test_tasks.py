@@ -132,7 +132,7 @@ def test_a_step_leaves_the_heads_of_other_tasks(config: Config, tmp_path: Path) 
     assert teachers[0].model.base_model is teachers[1].model.base_model
     sources = [training_source(task, made.learn.data) for task in tasks]
     model, by_name, optimizer = train_tasks(
-        made.optimizer, made.steps, None, list(zip(tasks, sources, teachers, strict=True)), Accelerator(cpu=True)
+        made.optimizer, made.steps, made.learn, list(zip(tasks, sources, teachers, strict=True)), Accelerator(cpu=True)
     )
     joint = JointTask(model, by_name, made.steps.seed, lambda _: None)
     assert joint.batches.steps_per_epoch == 2 * 3  # 96 rows of each in batches of 32

@@ -90,7 +90,10 @@ def test_what_is_added_and_what_is_left_out(work: Path, store: Path, tmp_path: P
     expected = {"first_row": TRAIN_ROWS, "found": 8, "empty": 2, "near_dev": 2, "repeated": 2, "rows": 2, "cut": 0}
     assert record.model_dump(include=set(expected)) == expected
     assert record.undrawn == 0
-    assert f"{tmp_path / 'my.parquet'}: no word in rows 1, 6" in " ".join(capsys.readouterr().err.split())
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path / 'my.parquet'}: no word in rows 1, 6" in printed
+    assert "2 of 8 rows are near copies" in printed
+    assert "--keep-near-copies" in printed
 
     plain = ExampleSet.open(store / "opinion")
     columns = ("source_row", "origin", "sentence1", "label", "text_hash")
@@ -371,3 +374,11 @@ def test_the_command_prints_what_was_left_out(work: Path, teachers: Path, tmp_pa
     printed = " ".join(result.stdout.replace("│", " ").split())
     assert f"rows added {len(NEW)}" in printed
     assert "left out: near copies of dev rows 1" in printed
+
+
+def test_near_copies_are_added_on_request(work: Path, teachers: Path, tmp_path: Path) -> None:
+    found = [NEW[0], f"{texts_of(work, 'validation')[0]} or so"]
+    logit_set = add(work, tmp_path, write_parquet(tmp_path / "my.parquet", found), keep_near_copies=True)
+    assert sentences_added(logit_set) == found
+    assert unlabelled_of(logit_set).settings["near_copies"] == "kept"
+    assert unlabelled_of(logit_set).near_dev == 0

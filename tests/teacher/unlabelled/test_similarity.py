@@ -1,8 +1,7 @@
-"""What counts as a near copy, and which sentences are paired: known answers and properties."""
+"""Which sentences are paired: known answers and properties."""
 
 import math
 import string
-from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -10,105 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.sources import Source
-from teacher.unlabelled import choose_rows, letters, near_copies, neighbours, normalized, similar, words_of
-
-DEV = "it 's a charming and often affecting journey through the past ."
-WORD = st.text(string.ascii_lowercase, min_size=1, max_size=3)
-TEXT = st.lists(WORD, max_size=14).map(" ".join)
-
-
-def copies(texts: Sequence[str], others: Sequence[str]) -> list[bool]:
-    found = near_copies(*(normalized(pa.array(part, pa.string())) for part in (texts, others)))
-    return [bool(is_one) for is_one in found]
-
-
-def is_copy(text: str, *others: str) -> bool:
-    return copies([text], others or (DEV,))[0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        DEV,
-        "IT'S A CHARMING, and often affecting,  journey through the past!",
-        "Its a charming and often affecting journey through the Past",
-        "it 's a charming and often affecting voyage through the past",  # 6 of 9 trigrams are left
-        "charming and often affecting journey through the past",  # a part of it, 8 words
-        f"a friend of mine said yesterday that {DEV} i did not believe a word of it, nor did anybody else",
-    ],
-)
-def test_near_copies_are_found(text: str) -> None:
-    assert is_copy(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "...",
-        "journey through the past",  # a part of fewer than eight words
-        "a dull and often tiresome journey through the city and beyond",  # 1 of 8
-        "past the through journey affecting often and charming a s it",  # the same words in another order
-        "charming often journey past it affecting through the a and s",
-    ],
-)
-def test_other_texts_are_not(text: str) -> None:
-    assert not is_copy(text)
-
-
-def test_half_of_the_shorter_ones_trigrams_is_enough() -> None:
-    eight = "a b c d e f g h"  # six trigrams
-    assert is_copy("a b c d e x y z", eight)  # three
-    assert not is_copy("a b c d w x y z", eight)  # two
-    assert not is_copy("a b c d e x y", eight)  # the shorter one has seven words
-    assert is_copy("a b c d e", "A b, c-d e!")  # but then the same words are
-
-
-def test_a_trigram_that_is_repeated_counts_once() -> None:
-    assert not is_copy("a b c a b c a b c a b c", "a b c x y z p q r s")
-
-
-def test_spelling_is_no_difference() -> None:
-    spelt = ["Don't do\u00a0this", "do n't do this", "\uff24\uff2f\uff2e\uff34 do this", "—", "", "Ünïcode 42"]
-    alike = normalized(pa.array(spelt))
-    assert letters(alike).to_pylist() == ["dontdothis"] * 3 + ["", "", "ünïcode42"]
-    words = words_of(alike)
-    assert words.count_N.tolist() == [4, 5, 3, 0, 0, 2]
-    assert words.flat.to_pylist()[:4] == ["don", "t", "do", "this"]
-    assert words.text_W.tolist() == [0] * 4 + [1] * 5 + [2] * 3 + [5] * 2
-
-
-def shared_by_hand(text: str, other: str) -> bool:
-    one, two = text.split(), other.split()
-    if "".join(one) == "".join(two):
-        return True
-    shorter = min(len(one), len(two)) - 2
-    trigrams = [{tuple(words[k : k + 3]) for k in range(len(words) - 2)} for words in (one, two)]
-    return shorter >= 6 and len(trigrams[0] & trigrams[1]) >= shorter / 2
-
-
-@given(st.lists(TEXT, max_size=6), st.lists(TEXT, max_size=6), st.data())
-def test_the_rule_is_that_of_sets_of_trigrams(texts: list[str], others: list[str], data: st.DataObject) -> None:
-    if others:  # some that have much in common
-        parts = [data.draw(st.sampled_from(others)).split() for _ in range(4)]
-        texts = [*texts, *(" ".join([*parts[k][:k], "new", *parts[k][k + 1 :]]) for k in range(4))]
-    expected = [any(shared_by_hand(text, other) for other in others) for text in texts]
-    assert copies(texts, others) == expected
-
-
-@given(st.lists(WORD, min_size=8, max_size=20), st.data())
-def test_it_is_symmetrical_and_of_itself_true(words: list[str], data: st.DataObject) -> None:
-    text = " ".join(words)
-    other = " ".join(data.draw(st.permutations(words)))
-    assert is_copy(text.upper(), text)
-    assert is_copy(text, other) == is_copy(other, text)
-
-
-def test_more_texts_than_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teacher.unlabelled.TEXTS_AT_ONCE", 2)
-    texts = ["x", DEV, "y", "z", DEV.upper()]
-    assert copies(texts, [DEV]) == [False, True, False, False, True]
-
+from teacher.unlabelled import choose_rows, neighbours, similar
 
 SENTENCES = [
     "the zebra ate green grass",

@@ -102,7 +102,8 @@ def test_what_is_odd_is_found(tmp_path: Path) -> None:
     assert look.findings["left out"].startswith("2 rows")
     assert str(COUNT - 1) in look.findings["left out"]  # the row in the file
     assert look.findings["contradictions"].startswith("1 text ")
-    assert look.findings["repeated texts"].startswith("1 row.")
+    assert look.findings["repeated texts"] == "1 row"
+    assert look.findings["near copies"].startswith(f"2 of {COUNT - 2} rows, in 1 group of up to 2")
     assert look.findings["similar labels"].startswith("'No.' and 'no'")
 
 
@@ -170,6 +171,26 @@ def test_a_tenth_of_each_class_is_tested_and_copies_stay_together(tmp_path: Path
     assert {row["message"].strip().lower() for row in splits_of(other)["test"]} == inputs[
         "test"
     ]  # whatever the order of rows
+
+
+def test_near_copies_or_rows_with_the_same_value_are_in_one_split(tmp_path: Path) -> None:
+    parts = ("a problem", "a problem now")
+    message = [f"{k} {k} {k} {k} has {part} in {k}" for k in range(100) for part in parts]
+    customer = [*(k % 40 for k in range(199)), None]
+    path = written(tmp_path, message=message, category=["no", "yes", "yes"] * 66 + ["no"] * 2, customer=customer)
+    look = look_at(path, ["message"], "category")
+    assert look.findings["near copies"].startswith("200 of 200 rows, in 100 groups of up to 2")
+    found = {split: {row["message"].split()[0] for row in rows} for split, rows in splits_of(look).items()}
+    assert not found["train"] & found["test"]
+    assert len(found["test"]) == 10
+    look = look_at(path, ["message"], "category", group="customer")
+    assert look.findings["rows with an equal customer"].startswith("199 of 200 rows, in 40 groups of up to 5")
+    by_customer = {split: {row["customer"] for row in rows} for split, rows in splits_of(look).items()}
+    assert not by_customer["train"] & by_customer["test"]
+    assert 15 <= len(splits_of(look)["test"]) <= 20
+    for group in ("client", "message"):
+        with pytest.raises(ConfigError, match=naming(f"--group {group}: ")):
+            look_at(path, ["message"], "category", group=group)
 
 
 def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tmp_path: Path) -> None:
