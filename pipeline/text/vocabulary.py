@@ -21,7 +21,7 @@ LEARNED_TOKENS = 16_000
 MOST_LEARNED, MOST_LOOKED_UP = 200_000, 10_000
 LEAST_COUNT = 2
 PREFIX = "##"
-NO_LETTER = "\uffff"  # the mark of unknown letters in the file of the engine
+PLANE_4 = 0x40000  # from here on, Unicode has no letters
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def _letters(normal: Tokenizer, texts: Sequence[str]) -> tuple[list[str], set[st
     """Returns the letters of texts, sorted, and the pieces of one letter that continue words."""
     pieces = _trained(normal, texts, 0, [*SPECIAL_TOKENS], None)[len(SPECIAL_TOKENS) :]
     inner = {piece for piece in pieces if piece.startswith(PREFIX) and len(piece) > len(PREFIX)}
-    return sorted(set(pieces) - inner - {NO_LETTER}), inner - {PREFIX + NO_LETTER}
+    # The engine's file marks unknown letters by U+FFFF, and has nothing beyond the planes with characters.
+    letters = sorted(piece for piece in set(pieces) - inner if ord(piece) < PLANE_4 and piece != "\uffff")
+    return letters, inner & {PREFIX + letter for letter in letters}
 
 
 def _trained(

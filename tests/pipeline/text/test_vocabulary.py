@@ -34,9 +34,10 @@ def test_every_text_is_spelled_by_a_vocabulary_that_was_learned_from_it(is_cased
         assert spelled == (text if is_cased else text.lower()).replace(" ", "")
 
 
-def test_the_mark_of_the_engine_for_unknown_letters_is_no_piece() -> None:
-    tokens = learned_vocabulary(["a\uffffb \uffff"] * 3, 200).tokenizer.get_vocab()
-    assert not any("\uffff" in token for token in tokens)
+@pytest.mark.parametrize("odd", ["\uffff", "\U00054044", "\U0010b2a8"])
+def test_what_the_engine_does_not_tell_apart_is_no_piece(odd: str) -> None:
+    tokens = learned_vocabulary([f"a{odd}b {odd}"] * 3, 200).tokenizer.get_vocab()
+    assert not any(odd in token for token in tokens)
     assert {"a", "[UNK]"} <= tokens.keys()
 
 
