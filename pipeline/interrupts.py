@@ -47,7 +47,8 @@ def handling_signals() -> Iterator[None]:
 
     A second SIGTERM raises it at once, and so does the end of the `GRACE_SECONDS`. Ctrl-C raises KeyboardInterrupt as
     usual. While a module is imported, both end the process with exit code 143 or 130, because compiled modules do not
-    survive an interrupted import, and a handler could import them again.
+    survive an interrupted import, and a handler could import them again. So they do in a `__del__`, whose exceptions
+    Python ignores.
     """
     if threading.current_thread() is not threading.main_thread():  # Python installs handlers in the main thread only
         yield
@@ -166,7 +167,7 @@ def stop_between(items: Iterable[T]) -> Iterator[T]:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     if is_stopping() or not _state.is_uninterrupted:
-        _end_if_importing(number, frame)
+        _end_where_errors_are_lost(number, frame)
         _state.raised = Stopped
         raise Stopped
     # After the grace period, a second SIGTERM also interrupts uninterrupted work. Partial files are temporary anyway.
@@ -177,14 +178,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    _end_if_importing(number, frame)
+    _end_where_errors_are_lost(number, frame)
     _state.raised = KeyboardInterrupt
     raise KeyboardInterrupt
 
 
-def _end_if_importing(number: int, frame: FrameType | None) -> None:
+def _end_where_errors_are_lost(number: int, frame: FrameType | None) -> None:
     while frame is not None:
-        if frame.f_code.co_filename == IMPORTS:
+        if frame.f_code.co_filename == IMPORTS or frame.f_code.co_name == "__del__":
             _end_process(number)
         frame = frame.f_back
 

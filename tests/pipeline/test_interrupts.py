@@ -196,3 +196,26 @@ def test_while_a_module_is_imported_the_process_ends(number: int, code: int, nam
     assert (ended_code, out, (err or "").split(".")[0]) == (code, "", word)
     (tmp_path / "signalled.py").write_text("")
     assert ended() == (0, f"{name}\n", "")
+
+
+FORGOTTEN = """
+import signal
+from pipeline.interrupts import handling_signals
+
+class Forgotten:
+    def __del__(self):
+        signal.raise_signal({number})
+
+with handling_signals():
+    Forgotten()
+    print("went on")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(15, 143), (2, 130)])
+def test_a_signal_in_a_finalizer_ends_the_process(number: int, code: int) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(interrupts.__file__).parents[1])}
+    program = [sys.executable, "-c", FORGOTTEN.format(number=number)]
+    process = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (code, "")
+    assert len(process.stderr.splitlines()) == 1
