@@ -8,7 +8,7 @@ from distill.apps.systems import Rows, divided_rows, read_rows, read_trained_row
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins
-from student.data import hold_out, load_examples
+from student.data import hold_out, load_examples, with_groups
 from student.train import train
 from tests.helpers.students import tiny_config
 
@@ -41,12 +41,13 @@ def test_a_score_is_compared_with_a_teacher_of_bins() -> None:
 def test_rows_are_divided_as_the_run_did(augmented_set: ExampleSet, tmp_path: Path, where: str | None) -> None:
     config = tiny_config(augmented_set.root, tmp_path, where=where, held_out=0.2, num_train_epochs=1)
     train(config, "")
-    trained, held_out = hold_out(load_examples(augmented_set, "train", where), augmented_set.record.target, 0.2)
+    rows = with_groups(augmented_set, load_examples(augmented_set, "train", where), None)
+    trained, held_out = hold_out(rows, augmented_set.record.target, 0.2)
     key_N2, source_N = divided_rows(tmp_path, augmented_set)
     assert key_N2.tolist() == trained.key_N2.tolist()
     assert source_N.tolist() == held_out.key_N2[:, 0].tolist()
-    rows = read_trained_rows(augmented_set, key_N2)
-    assert (rows.teacher_NC == trained.teacher_NC).all()
+    told = read_trained_rows(augmented_set, key_N2)
+    assert (told.teacher_NC == trained.teacher_NC).all()
     assert (read_rows(augmented_set, "train", source_N).teacher_NC == held_out.teacher_NC).all()
 
 
