@@ -113,8 +113,7 @@ def fit_students(
     write_tokenizer(training)
     note_start([training], vectors, training.data.logit_set)
     [student], history = fit([training], vectors, run)
-    if settings.head.ngrams:
-        add_ngrams(training, student)
+    add_ngrams(training, student)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     unfinished = run.record() | {"result": found}
     write_card(training, student, unfinished)

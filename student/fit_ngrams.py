@@ -50,7 +50,9 @@ class Fitted(NamedTuple):
 
 
 def add_ngrams(training: StudentTraining, student: TaskStudent) -> None:
-    """Adds the n-gram part to a trained student, unless its best weight is 0, and saves the student."""
+    """Adds the n-gram part to a student, if ``--ngrams`` is given and its best weight is not 0, and saves it."""
+    if not training.settings.head.ngrams:
+        return
     assert isinstance(student, Student), "build_config refuses the flag for labelled words"
     # A run that was killed later has saved a student with this part.
     student.ngrams, student.config = None, student.config.model_copy(update={"ngrams": None})

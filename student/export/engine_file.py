@@ -177,7 +177,7 @@ def engine_tensors(
         for number, (name, own_layers) in enumerate(zip(placed, layers, strict=True)):
             (student, run), margin = placed[name], certified.get(name)
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
-            own |= _ngrams(student)
+            own |= {} if student.ngrams is None else student.ngrams.file_tensors()
             own |= {} if margin is None else {"margin": torch.tensor([margin.threshold], dtype=torch.float32)}
             if own_layers.hidden is not None and hidden_of[number] == number:
                 hidden = own_layers.hidden
@@ -389,16 +389,6 @@ def group_sizes(student: TaskStudent, num_features: int) -> list[int]:
     ways = max(1, len(matrices)) if isinstance(student, TokenLabelStudent) else 0
     of_token: list[int] = [size for size in (config.vector_size, *matrices[:1]) if size] * ways
     return of_token + sizes * ((num_features - sum(of_token)) // sum(sizes))
-
-
-def _ngrams(student: TaskStudent) -> Tensors:
-    part = student.ngrams
-    if part is None:
-        return {}
-    # The factor of the network's logits is in the last layer of the head.
-    found = {"spelling": part.spelling_Y, "starts": part.start_V, "weight": part.weight_GRC}
-    found |= {"scale": part.scale_C, "overlap": part.overlap_C, "bias": part.bias_C}
-    return {f"ngrams.{name}": tensor for name, tensor in found.items()}
 
 
 def _answers(student: TaskStudent, run: Path | None) -> Tensors:

@@ -90,6 +90,12 @@ class Ngrams(nn.Module):
             self.register_buffer(name, torch.zeros(num_logits))
         self.register_buffer("network", torch.ones(()))
 
+    def file_tensors(self) -> dict[str, Tensor]:
+        """Returns its tensors in a file for the engine. The network's factor is in the last layer of the head."""
+        names = ("spelling_Y", "start_V", "weight_GRC", "scale_C", "overlap_C", "bias_C")
+        in_file = ("spelling", "starts", "weight", "scale", "overlap", "bias")
+        return {f"ngrams.{new}": getattr(self, old) for old, new in zip(names, in_file, strict=True)}
+
     def count(self, texts: Ragged) -> "Counts":
         """Counts the n-grams of inputs, given the ids of their texts, all first ones before the second ones."""
         from scipy import sparse  # takes as long to import as a prediction, and most students have no n-grams

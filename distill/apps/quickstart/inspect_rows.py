@@ -99,11 +99,8 @@ def look_at(
     rows = [{FILE_ROW: number} | row for number, row in enumerate(table.to_pylist())]
     if kind in ("multilabel", "token_labels"):
         _refuse_other_than_names(file, rows, label)
-    if kind == "token_labels" and (odd := [k for k, row in enumerate(rows) if _is_odd(row[texts[0]], row[label])]):
-        where = rows_in_words(odd)
-        raise DataError(
-            f"{file}: {texts[0]!r} and {label!r} differ in length in {where}. Give one label for each word."
-        )
+    if kind == "token_labels":
+        _refuse_unequal_lengths(file, rows, texts[0], label)
     blanks = zip(*(blank(table.column(name).combine_chunks()).to_pylist() for name in texts), strict=True)
     complete = [
         row
@@ -123,6 +120,13 @@ def look_at(
     look = Look(kind, tuple(texts), label, complete, label_names, limits, {}, (FILE_ROW, *kept), group_N)
     left_out = {row[FILE_ROW] for row in rows} - {row[FILE_ROW] for row in complete}
     return replace(look, findings=_findings(look, sorted(left_out), group))
+
+
+def _refuse_unequal_lengths(file: Path, rows: list[dict[str, Any]], words: str, label: str) -> None:
+    odd = [number for number, row in enumerate(rows) if _is_odd(row[words], row[label])]
+    if odd:
+        where = rows_in_words(odd)
+        raise DataError(f"{file}: {words!r} and {label!r} differ in length in {where}. Give one label for each word.")
 
 
 def _group_numbers(rows: list[dict[str, Any]], texts: Sequence[str], group: str | None) -> Ints:
