@@ -99,13 +99,13 @@ def test_it_fits_into_the_window(tab: Tab, url: str, width: int) -> None:
 
 
 def test_a_file_becomes_a_table(tab: Tab, opinion_run: Path, tmp_path: Path) -> None:
-    texts = ["the food was lovely .", 'a "quoted", text', "two\nlines", HOSTILE, ""] + ["the wine was awful ."] * 300
+    texts = ["the food was lovely .", 'a "quoted", text', "two\nlines", HOSTILE] + ["the wine was awful ."] * 300
     with (tmp_path / "given.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "sentence1"), *enumerate(texts)])
     tab.do("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     tab.choose_file("#file", tmp_path / "given.csv")
     tab.until("!document.querySelector('#download').hidden")
-    assert len(tab.texts("tbody tr")) == 50
+    assert len(tab.texts("tbody tr")) == 20
     tab.value("document.querySelector('#download').click()")
     rows = downloaded(tmp_path / "given-predicted.csv")
     assert [(row["id"], row["sentence1"]) for row in rows] == [(str(k), text) for k, text in enumerate(texts)]
