@@ -94,6 +94,7 @@ def _functions_of(thread: int) -> set[str]:
 
 
 def _distill(arguments: list[str], first: Callable[[], object] | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a shell
     if first is not None:
         first()
     app(arguments)
