@@ -238,7 +238,8 @@ def pretrained_for(tokenizer_json: str) -> PretrainedVectors:
     vectors = read_pretrained()
     if vocabulary_sha256(tokenizer_json) == pretrained_vocabulary():
         return vectors
-    known, reader = bert_uncased().get_vocab(), TextReader.of(bert_uncased())
+    shipped = bert_uncased()
+    known, reader = shipped.get_vocab(), TextReader.of(shipped)
     tokens = sorted(Tokenizer.from_str(tokenizer_json).get_vocab().items(), key=lambda entry: entry[1])
     # The vectors were trained in sums, so a sum of pieces is what the student would read without the token.
     pieces = reader.read([token.removeprefix("##") for token, _ in tokens], None, None)[0].lists()
