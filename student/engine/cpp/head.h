@@ -16,19 +16,19 @@ constexpr int SPAN_WEIGHTS = 4096;  // 16 KB: half of the smallest nearest cache
 
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t Numbers __attribute__((vector_size(4 * LANES)));
-typedef uint8_t Bytes __attribute__((vector_size(LANES)));
 
-// Which arithmetic there is for layers of bfloat16 and int8; without it their weights become floats.
+// Which arithmetic there is for layers of bfloat16 and int8; without it their weights become floats. Sums of bytes and
+// those of words are of the same whole numbers, so all levels that have either give the same sums.
 #if defined(__AVX512BF16__)
-constexpr bool HAS_PAIRS = true, HAS_BYTES = true;
-constexpr int OFFSET = 128;  // added to int8 inputs, which the instruction takes without a sign
+constexpr bool HAS_PAIRS = true, HAS_BYTES = true, HAS_WORDS = false;
+constexpr int OFFSET = 128;  // added to bytes of inputs, which the instruction takes without a sign
 #else
-constexpr bool HAS_PAIRS = false;
+constexpr bool HAS_PAIRS = false, HAS_BYTES = false;
 constexpr int OFFSET = 0;
-#if defined(__AVX2__) && !defined(__AVX512F__)
-constexpr bool HAS_BYTES = true;
+#if defined(__SSE2__) || defined(__wasm_simd128__)
+constexpr bool HAS_WORDS = true;
 #else
-constexpr bool HAS_BYTES = false;
+constexpr bool HAS_WORDS = false;
 #endif
 #endif
 
@@ -53,6 +53,7 @@ INLINE uint16_t brain(float value) {
 
 struct PairUnit;
 struct ByteUnit;
+struct WordUnit;
 
 struct FloatUnit {
   using Sum = Lanes;
@@ -79,25 +80,36 @@ struct ByteUnit {
     sum = reinterpret_cast<Numbers>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), inputs, bytes));
   }
 };
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-struct ByteUnit {
+#elif defined(__SSE2__) || defined(__wasm_simd128__)
+// Sums of two products each, of words beside each other.
+INLINE Numbers products_of_words(const uint32_t* weights, int inputs) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Numbers>(_mm512_madd_epi16(_mm512_loadu_si512(weights), _mm512_set1_epi32(inputs)));
+#elif defined(__AVX2__)
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
+  return reinterpret_cast<Numbers>(_mm256_madd_epi16(words, _mm256_set1_epi32(inputs)));
+#elif defined(__SSE2__)
+  const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(weights));
+  return reinterpret_cast<Numbers>(_mm_madd_epi16(words, _mm_set1_epi32(inputs)));
+#else
+  return reinterpret_cast<Numbers>(wasm_i32x4_dot_i16x8(wasm_v128_load(weights), wasm_i32x4_splat(inputs)));
+#endif
+}
+
+struct WordUnit {
   using Sum = Numbers;
   static INLINE void add(Sum& sum, const uint32_t* weights, uint32_t unit) {
-    const __m256i inputs = _mm256_set1_epi32(static_cast<int>(unit));
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
-    // The instruction takes one factor without a sign, so the inputs' signs move to the weights. Two products of at
-    // most 127 * 128 fit its 16 bits, which an offset of the inputs would not leave room for.
-    const __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(inputs), _mm256_sign_epi8(bytes, inputs));
-    sum += reinterpret_cast<Numbers>(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+    sum += products_of_words(weights, static_cast<int>(unit));
   }
 };
 #endif
 
 PackedLayer plan(const Layer& layer) {
   PackedLayer packed{};
-  int64_t per_unit = 1;
-  if (HAS_PAIRS && layer.number == BFLOAT16) packed.arithmetic = PackedLayer::PAIRS, per_unit = 2;
-  if (HAS_BYTES && layer.number == INT8) packed.arithmetic = PackedLayer::BYTES, per_unit = 4;
+  if (HAS_PAIRS && layer.number == BFLOAT16) packed.arithmetic = PackedLayer::PAIRS;
+  if (HAS_BYTES && layer.number == INT8) packed.arithmetic = PackedLayer::BYTES;
+  if (HAS_WORDS && layer.number == INT8) packed.arithmetic = PackedLayer::WORDS;
+  const int64_t per_unit = packed.per_unit();
   packed.lanes = LANES;
   packed.out = (layer.out + LANES - 1) / LANES * LANES;
   packed.groups = layer.groups;
@@ -113,8 +125,17 @@ INLINE float weight_of(const Layer& layer, int64_t out, int64_t in, int64_t grou
   return layer.scales[group * layer.out + out] * static_cast<float>(static_cast<const int8_t*>(layer.data)[place]);
 }
 
+// The bits of a weight in a unit, from the lowest ones on.
+INLINE uint32_t bits_of(const Layer& layer, PackedLayer::Arithmetic arithmetic, int64_t out, int64_t in, int64_t group) {
+  const int64_t place = out * layer.in + in;
+  if (arithmetic == PackedLayer::FLOATS) return as_bits(weight_of(layer, out, in, group));
+  if (arithmetic == PackedLayer::PAIRS) return static_cast<const uint16_t*>(layer.data)[place];
+  const int8_t number = static_cast<const int8_t*>(layer.data)[place];
+  return arithmetic == PackedLayer::BYTES ? static_cast<uint8_t>(number) : static_cast<uint16_t>(int16_t{number});
+}
+
 void pack(const Layer& layer, PackedLayer& packed) {
-  const int64_t per_unit = packed.arithmetic == PackedLayer::BYTES ? 4 : packed.arithmetic == PackedLayer::PAIRS ? 2 : 1;
+  const int64_t per_unit = packed.per_unit(), size = 32 / per_unit;
   int64_t unit = 0;
   for (int64_t n = 0; n < layer.num_groups; n++) {
     const Group group = layer.groups[n];
@@ -122,23 +143,16 @@ void pack(const Layer& layer, PackedLayer& packed) {
     for (int64_t in = group.begin; in < end; in += per_unit, unit++) {
       for (int64_t out = 0; out < packed.out; out++) {
         uint32_t bits = 0;
-        for (int64_t k = 0; k < per_unit && out < layer.out && in + k < end; k++) {
-          const int64_t place = out * layer.in + in + k;
-          if (packed.arithmetic == PackedLayer::BYTES) {
-            const int8_t number = static_cast<const int8_t*>(layer.data)[place];
-            bits |= uint32_t{static_cast<uint8_t>(number)} << 8 * k;
-            packed.corrections[n * packed.out + out] += OFFSET * number;
-          } else if (packed.arithmetic == PackedLayer::PAIRS) {
-            bits |= uint32_t{static_cast<const uint16_t*>(layer.data)[place]} << 16 * k;
-          } else {
-            bits = as_bits(weight_of(layer, out, in, group.number));
-          }
-        }
+        for (int64_t k = 0; k < per_unit && out < layer.out && in + k < end; k++)
+          bits |= bits_of(layer, packed.arithmetic, out, in + k, group.number) << size * k;
         packed.weights[(out / LANES * packed.units + unit) * LANES + out % LANES] = bits;
       }
     }
-    for (int64_t out = 0; packed.arithmetic == PackedLayer::BYTES && out < layer.out; out++)
+    for (int64_t out = 0; packed.is_rounded() && out < layer.out; out++) {
       packed.scales[n * packed.out + out] = layer.scales[group.number * layer.out + out];
+      for (int64_t in = group.begin; in < end; in++)
+        packed.corrections[n * packed.out + out] += OFFSET * static_cast<const int8_t*>(layer.data)[out * layer.in + in];
+    }
     packed.unit_ends[n] = unit;
   }
 }
@@ -155,39 +169,66 @@ INLINE void store_lanes(const Lanes& lanes, float* numbers, int64_t count) {
   else std::memcpy(numbers, &lanes, sizeof(float) * static_cast<size_t>(count));
 }
 
-// Numbers of a group, rounded to 8 bits; returns their scale.
-INLINE float to_bytes(const float* numbers, int64_t count, uint8_t* bytes) {
+// Calls work(i, there) for Lanes of numbers from place i on, of which `there` are there. The last ones are read twice
+// rather than in part.
+template <class Work>
+INLINE void in_lanes(int64_t count, Work work) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) work(i, int64_t{LANES});
+  if (i < count) count < LANES ? work(0, count) : work(count - LANES, int64_t{LANES});
+}
+
+// The size of the largest of the numbers.
+INLINE float largest_of(const float* numbers, int64_t count) {
   Lanes sizes = {};
-  for (int64_t i = 0; i < count; i += LANES) {
-    const Lanes lanes = lanes_of(numbers + i, count - i), size = lanes < 0 ? -lanes : lanes;
+  in_lanes(count, [&](int64_t i, int64_t there) __attribute__((always_inline)) {
+    const Lanes lanes = lanes_of(numbers + i, there), size = lanes < 0 ? -lanes : lanes;
     sizes = size > sizes ? size : sizes;
-  }
+  });
   float largest = 0;
   for (int k = 0; k < LANES; k++) largest = sizes[k] > largest ? sizes[k] : largest;
+  return largest;
+}
+
+// Numbers of a group, rounded to 8 bits and stored as these or as words; returns their scale.
+template <class Whole>
+INLINE float to_whole(const float* numbers, int64_t count, Whole* whole) {
+  typedef Whole Wholes __attribute__((vector_size(sizeof(Whole) * LANES)));
+  float largest = largest_of(numbers, count);
   if (!(largest > 0 && largest < std::numeric_limits<float>::infinity())) largest = 1;
   const float steps = 127 / largest;
-  const Lanes most = Lanes{} + 127, half = Lanes{} + 0.5f;
-  for (int64_t i = 0; i < count; i += LANES) {
-    Lanes step = lanes_of(numbers + i, count - i) * steps;
+  const Lanes most = Lanes{} + 127;
+  in_lanes(count, [&](int64_t i, int64_t there) __attribute__((always_inline)) {
+    Lanes step = lanes_of(numbers + i, there) * steps;
     step = step > -most ? step : -most;  // what is no number becomes -127
     step = step < most ? step : most;
-    step += step < 0 ? -half : half;
-    const auto rounded = __builtin_convertvector(__builtin_convertvector(step, Numbers) + OFFSET, Bytes);
-    std::memcpy(bytes + i, &rounded, static_cast<size_t>(count - i < LANES ? count - i : LANES));
-  }
+    const Numbers sign = reinterpret_cast<Numbers>(step) & INT32_MIN;
+    step += reinterpret_cast<Lanes>(reinterpret_cast<Numbers>(Lanes{} + 0.5f) | sign);
+    const auto rounded = __builtin_convertvector(__builtin_convertvector(step, Numbers) + OFFSET, Wholes);
+    std::memcpy(whole + i, &rounded, sizeof(Whole) * static_cast<size_t>(there));
+  });
   return largest / 127;
+}
+
+// Fills the units of a group, of which there are `count` numbers; returns the scale of those that are rounded.
+template <class Whole>
+INLINE float fill_units(const float* numbers, int64_t count, uint32_t* units, int64_t num_units) {
+  const auto whole = reinterpret_cast<Whole*>(units);
+  const float scale = to_whole(numbers, count, whole);
+  for (int64_t i = count; i < num_units * static_cast<int64_t>(sizeof *units / sizeof *whole); i++) whole[i] = OFFSET;
+  return scale;
 }
 
 void prepare(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales) {
   for (int64_t n = 0, unit = 0; n < packed.num_groups; unit = packed.unit_ends[n++]) {
     const float* group = inputs + packed.groups[n].begin - packed.groups[0].begin;
-    const int64_t count = packed.groups[n].size;
+    const int64_t count = packed.groups[n].size, num_units = packed.unit_ends[n] - unit;
     if (packed.arithmetic == PackedLayer::FLOATS) {
       std::memcpy(units + unit, group, sizeof(float) * static_cast<size_t>(count));
     } else if (packed.arithmetic == PackedLayer::BYTES) {
-      auto* bytes = reinterpret_cast<uint8_t*>(units + unit);
-      scales[n] = to_bytes(group, count, bytes);
-      std::memset(bytes + count, OFFSET, static_cast<size_t>(4 * (packed.unit_ends[n] - unit) - count));
+      scales[n] = fill_units<uint8_t>(group, count, units + unit, num_units);
+    } else if (packed.arithmetic == PackedLayer::WORDS) {
+      scales[n] = fill_units<int16_t>(group, count, units + unit, num_units);
     } else {
       auto* numbers = reinterpret_cast<uint16_t*>(units + unit);
       for (int64_t i = 0; i < count; i++) numbers[i] = brain(group[i]);
@@ -215,7 +256,7 @@ INLINE void multiply_tile(const uint32_t* weights, int64_t units, const uint32_t
 
 INLINE Lanes as_numbers(const PackedLayer&, const Lanes& sum, int64_t, int64_t, const float*) { return sum; }
 
-// What sums of bytes are worth: without the inputs' offset, times both scales.
+// What sums of rounded numbers are worth: without the inputs' offset, times both scales.
 INLINE Lanes as_numbers(const PackedLayer& packed, const Numbers& sum, int64_t group, int64_t column,
                         const float* scales) {
   const int64_t first = group * packed.out + column * LANES;
@@ -281,6 +322,8 @@ void multiply(const PackedLayer& packed, const uint32_t* units, const float* sca
     if (packed.arithmetic == PackedLayer::PAIRS) return multiply_as<PairUnit>(packed, units, scales, count, out);
   if constexpr (HAS_BYTES)
     if (packed.arithmetic == PackedLayer::BYTES) return multiply_as<ByteUnit>(packed, units, scales, count, out);
+  if constexpr (HAS_WORDS)
+    if (packed.arithmetic == PackedLayer::WORDS) return multiply_as<WordUnit>(packed, units, scales, count, out);
   multiply_as<FloatUnit>(packed, units, scales, count, out);
 }
 

@@ -57,7 +57,7 @@ LayerPart::LayerPart(const Kernels& arithmetic, Layer layer, std::vector<Group> 
   packed = arithmetic.plan(layer);
   weights_ = Buffer<uint32_t>(packed.out * packed.units);
   unit_ends_.resize(groups_.size());
-  if (packed.arithmetic == PackedLayer::BYTES) {
+  if (packed.is_rounded()) {
     weight_scales_ = Buffer<float>(packed.num_groups * packed.out);
     corrections_.resize(static_cast<size_t>(packed.num_groups * packed.out));
   }

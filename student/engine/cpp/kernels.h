@@ -41,16 +41,19 @@ struct Layer {
 };
 
 // A layer in the order in which it is multiplied: for LANES outputs at a time, every `unit` of inputs one after another.
-// A unit is 4 bytes of inputs: one float, two bfloat16 or four int8.
+// A unit is 4 bytes of inputs: one float, two bfloat16, four int8, or two int8 as words of 16 bits.
 struct PackedLayer {
-  enum Arithmetic { FLOATS, PAIRS, BYTES } arithmetic;
+  enum Arithmetic { FLOATS, PAIRS, BYTES, WORDS } arithmetic;
   int64_t out, lanes, units;           // out is a multiple of lanes
   const Group* groups;
   int64_t num_groups;
   int64_t* unit_ends;                  // of the groups
   uint32_t* weights;                   // [out / lanes, units, lanes]
-  float* scales;                       // of BYTES: [groups, out]
-  int32_t* corrections;                // of BYTES: [groups, out], what the inputs' offset adds
+  float* scales;                       // of rounded inputs: [groups, out]
+  int32_t* corrections;                // of rounded inputs: [groups, out], what their offset adds
+
+  bool is_rounded() const { return arithmetic == BYTES || arithmetic == WORDS; }
+  int64_t per_unit() const { return arithmetic == BYTES ? 4 : arithmetic == FLOATS ? 1 : 2; }
 };
 
 // The tokens of a text: rows of `width` numbers. Attention is between vectors, which they begin with, and finds the rest.
@@ -71,8 +74,8 @@ struct Kernels {
   void (*scan)(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch);
   // sum += row.
   void (*add_row)(const void* row, Number number, float scale, int64_t width, float* sum);
-  // What is read of a row of inputs, which begins with that of the first group: `units` numbers, and of BYTES a scale for
-  // each group.
+  // What is read of a row of inputs, which begins with that of the first group: `units` numbers, and of rounded ones
+  // a scale for each group.
   void (*prepare)(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales);
   // `count` is one row, or there is room for the next multiple of 24 rows.
   void (*multiply)(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out);

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from pipeline.arrays import Ragged
+from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.tasks.temperature import calibrated
@@ -131,8 +131,8 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
     np.testing.assert_allclose(predictor.encode(first), features_NF, rtol=1e-4, atol=1e-4 * np.abs(features_NF).max())
 
 
-# The levels that round a head's inputs, too: to bfloat16, to 8 bits.
-ROUNDING = {"avx512bf16": {"bfloat16", "int8"}, "avx2": {"int8"}}
+# The levels that round a head's inputs, too: all of them to 8 bits, one to bfloat16.
+ROUNDING = dict.fromkeys(LEVELS, {"int8"}) | {"avx512bf16": {"bfloat16", "int8"}}
 PROGRAM = """
 import json, sys; import numpy as np
 from student.engine.python.distill_student import Predictor, _library
@@ -159,21 +159,37 @@ def of_all_dtypes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     return folder, jobs
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_every_level_of_instructions(of_all_dtypes: tuple[Path, list[tuple[str, str, float, Any]]], level: str) -> None:
-    """The environment is read once, so that each level needs a process of its own."""
+def by_level(folder: Path, level: str, count: int) -> list[Floats]:
+    """The finite logits of a level for so many files of a folder. It is chosen once in each process."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     wanted = {"portable": "", "avx2": "avx2", "avx512": "avx512vl", "avx512bf16": "avx512_bf16"}[level]
     if wanted not in flags:
         pytest.skip(f"this processor has no {level}")
-    folder, jobs = of_all_dtypes
     environment = os.environ | {"DISTILL_LEVEL": level, "PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, "-c", PROGRAM, level, str(len(jobs))]
-    subprocess.run(command, check=True, env=environment, cwd=folder)
-    for number, (name, head_dtype, tolerance, expected_NC) in enumerate(jobs):
-        worst = np.abs(finite(np.load(folder / f"{number}.npy")) - finite(expected_NC)).max()
-        allowed = 1e-4 + (tolerance if head_dtype in ROUNDING.get(level, ()) else 0)
+    subprocess.run([sys.executable, "-c", PROGRAM, level, str(count)], check=True, env=environment, cwd=folder)
+    return [finite(np.load(folder / f"{number}.npy")) for number in range(count)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_of_instructions(of_all_dtypes: tuple[Path, list[tuple[str, str, float, Any]]], level: str) -> None:
+    folder, jobs = of_all_dtypes
+    found = zip(by_level(folder, level, len(jobs)), jobs, strict=True)
+    for number, (actual_NC, (name, head_dtype, tolerance, expected_NC)) in enumerate(found):
+        worst = np.abs(actual_NC - finite(expected_NC)).max()
+        allowed = 1e-4 + (tolerance if head_dtype in ROUNDING[level] else 0)
         assert worst <= allowed * max(1.0, float(np.ptp(finite(expected_NC)))), (name, number, worst)
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_heads_of_int8_make_the_same_sums_on_all_levels(
+    of_all_dtypes: tuple[Path, list[tuple[str, str, float, Any]]], level: str
+) -> None:
+    """A tenth of what rounding the inputs to 8 bits changes: features may differ in their last digits."""
+    folder, jobs = of_all_dtypes
+    portable, other = by_level(folder, "portable", len(jobs)), by_level(folder, level, len(jobs))
+    for (name, head_dtype, tolerance, _), first_NC, second_NC in zip(jobs, portable, other, strict=True):
+        if head_dtype == "int8":
+            assert np.abs(first_NC - second_NC).max() <= tolerance / 10 * np.ptp(first_NC), name
 
 
 def test_small_tables_of_a_run_are_written(tmp_path: Path) -> None:
