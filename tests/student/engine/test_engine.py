@@ -132,7 +132,7 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
 
 
 # The levels that round a head's inputs, too: all of them to 8 bits, one to bfloat16.
-ROUNDING = dict.fromkeys(LEVELS, {"int8"}) | {"avx512bf16": {"bfloat16", "int8"}}
+ROUNDING = {level: {"int8"} for level in LEVELS} | {"avx512bf16": {"bfloat16", "int8"}}
 PROGRAM = """
 import json, sys; import numpy as np
 from student.engine.python.distill_student import Predictor, _library
