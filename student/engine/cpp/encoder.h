@@ -1,23 +1,10 @@
-// From the rows of a sequence's tokens to its representation: sum and maxima of vectors and both products, in one pass;
+// From the rows of a sequence's tokens to its representation: sum and maxima of vectors, then both products in one pass;
 // and to those of all its beginnings and ends.
 // Included by kernels.cpp, once per level.
 
-constexpr int64_t CACHE_LINE = 64;  // bytes
-
-// sum += scale * row
-INLINE void add_scaled(float* sum, const int8_t* row, float scale, int64_t width) {
-  for (int64_t i = 0; i < width; i++) sum[i] += scale * static_cast<float>(row[i]);
-}
-
-INLINE void fetch(const int8_t* numbers, int64_t width) {
-  for (int64_t i = 0; i < width; i += CACHE_LINE) __builtin_prefetch(numbers + i);
-}
-
-// Where the vector of a row is.
 template <class Number>
 INLINE const Number* vector_of(const RowTable& table, int64_t row) {
-  if (row < table.whole) return static_cast<const Number*>(table.data) + row * table.width;
-  return static_cast<const Number*>(table.vectors) + (row - table.whole) * table.vector_size;
+  return static_cast<const Number*>(table.vector_at(row));
 }
 
 // Where a matrix of a row is, which begins at that number. The row has matrices.
@@ -67,50 +54,54 @@ INLINE MatrixReader<Number> matrix_reader(const RowTable& table, bool is_back, f
     return {table, begin};
 }
 
-// sum += vector, and max = max(max, vector) where there are maxima. Fetches the next vector.
+// The vectors of some rows that follow each other.
 template <class Number>
-INLINE void add_vector(const RowTable& table, int64_t row, int64_t next, float* sum, float* max) {
-  const Number *numbers = vector_of<Number>(table, row), *ahead = vector_of<Number>(table, next);
-  if (table.has_maxima)
-    add_row_and_max(sum, max, numbers, table.vector_size, ahead);
-  else
-    add_row(sum, numbers, table.vector_size, ahead);
-}
+struct Piece {
+  const Number* vectors[PIECE];
+  float scales[PIECE];
 
-template <>
-INLINE void add_vector<int8_t>(const RowTable& table, int64_t row, int64_t next, float* sum, float* max) {
-  fetch(vector_of<int8_t>(table, next), table.vector_size);
-  const int8_t* numbers = vector_of<int8_t>(table, row);
-  const bool is_whole = row < table.whole;
-  const float scale = is_whole ? table.scales[row * table.parts()] : table.vector_scales[row - table.whole];
-  if (!table.skips_sums) add_scaled(sum, numbers, scale, table.vector_size);
-  if (!table.has_maxima) return;
-  for (int64_t i = 0; i < table.vector_size; i++) {
-    const float number = scale * static_cast<float>(numbers[i]);
-    max[i] = number > max[i] ? number : max[i];
+  INLINE Piece(const RowTable& table, const int32_t* rows, int64_t count) {
+    for (int64_t t = 0; t < count; t++) {
+      vectors[t] = vector_of<Number>(table, rows[t]);
+      if constexpr (std::is_same_v<Number, int8_t>)
+        scales[t] = rows[t] < table.whole ? table.scales[rows[t] * table.parts()]
+                                          : table.vector_scales[rows[t] - table.whole];
+    }
+  }
+};
+
+// Adds vectors to a sum, and takes the maxima of them and of what there is.
+template <class Number>
+INLINE void pool_vectors(const RowTable& table, const int32_t* rows, int64_t count, float* sum, float* max) {
+  const auto bytes = table.vector_size * static_cast<int64_t>(sizeof(Number));
+  for (int64_t begin = 0; begin < count; begin += PIECE) {
+    const int64_t end = begin + PIECE < count ? begin + PIECE : count;
+    for (int64_t t = end; t < end + PIECE && t < count; t++) fetch(vector_of<Number>(table, rows[t]), bytes);
+    const Piece<Number> piece(table, rows + begin, end - begin);
+    pool(RowList<Number>{piece.vectors, piece.scales, end - begin, table.vector_size}, sum, max);
   }
 }
 
 template <class Number, class Size>
 void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t count, float* features, float* scratch) {
   const auto forward = matrix_reader<Number>(table, false, scratch), backward = matrix_reader<Number>(table, true, scratch);
-  float* const max = features + table.vector_size;
+  float* const sum = table.skips_sums ? nullptr : features;
+  float* const max = table.has_maxima ? features + table.vector_size : nullptr;
   for (int64_t i = 0; i < table.vector_size; i++) features[i] = 0;
-  if (table.has_maxima)
-    for (int64_t i = 0; i < table.vector_size; i++) max[i] = count ? -std::numeric_limits<float>::infinity() : 0;
-  const bool reads_vectors = table.vector_size && (table.has_maxima || !table.skips_sums);
+  for (int64_t i = 0; max && i < table.vector_size; i++) max[i] = count ? -std::numeric_limits<float>::infinity() : 0;
+  if (table.vector_size) pool_vectors<Number>(table, rows, count, sum, max);
+  float* out = features + table.vector_size * (1 + table.has_maxima);
+  if (!table.side) return;
   Chain<Size> there(size), back(size);
   there.clear();
   back.clear();
   for (int64_t t = 0; t < count; t++) {
     const int64_t row = rows[t], next = rows[t + 1 < count ? t + 1 : t];
     const int64_t row_back = rows[count - 1 - t], next_back = rows[t + 1 < count ? count - 2 - t : 0];
-    if (table.side) forward.append(there, row, next);
+    forward.append(there, row, next);
     if (table.has_backward) backward.append(back, row_back, next_back);
-    if (reads_vectors) add_vector<Number>(table, row, next, features, max);
   }
-  float* out = features + table.vector_size * (1 + table.has_maxima);
-  if (table.side) there.write(out);
+  there.write(out);
   if (table.has_backward) back.write(out + table.side * table.side);
 }
 
@@ -128,7 +119,7 @@ void scan_way(const RowTable& table, Size size, bool is_back, const int32_t* row
     float* const out = features + place(t) * table.token_features();
     for (int64_t i = 0; i < table.vector_size; i++) out[i] = before ? before[i] : 0;
     before = out;
-    if (table.vector_size) add_vector<Number>(table, row, next, out, nullptr);
+    pool_vectors<Number>(table, rows + place(t), 1, table.vector_size ? out : nullptr, nullptr);
     if (!table.side) continue;
     matrices.append(product, row, next);
     product.write(out + table.vector_size);
@@ -179,11 +170,15 @@ void scan(const RowTable& table, const int32_t* rows, int64_t count, float* feat
 }
 
 void add_row_of(const void* row, Number number, float scale, int64_t width, float* sum) {
-  const auto add = [=](auto* numbers) { add_row(sum, numbers, width, numbers); };
+  const auto add = [&](auto* numbers) { pool(RowList<std::decay_t<decltype(*numbers)>>{&numbers, &scale, 1, width}, sum, nullptr); };
   switch (number) {
     case FLOAT32: return add(static_cast<const float*>(row));
     case FLOAT16: return add(static_cast<const Half*>(row));
     case BFLOAT16: return add(static_cast<const Brain*>(row));
-    default: return add_scaled(sum, static_cast<const int8_t*>(row), scale, width);
+    default: return add(static_cast<const int8_t*>(row));
   }
+}
+
+void add_rows(const float* const* rows, int64_t count, int64_t width, float* sum) {
+  pool(RowList<float>{rows, nullptr, count, width}, sum, nullptr);
 }

@@ -6,12 +6,21 @@
 #include <memory>
 #include <vector>
 
+#include "kernels.h"
+
 class KeptRows {
  public:
   static constexpr int64_t MOST = 1 << 26;  // numbers: 256 MB, which the rows of no real vocabulary need
 
   KeptRows(int64_t num_rows, int64_t width, int64_t most = MOST)
       : width_(static_cast<size_t>(width)), rows_(static_cast<size_t>(std::min(num_rows, most / width))) {}
+
+  // Fetches a row that is read soon, if it is there.
+  void fetch_row(int32_t row) const {
+    if (static_cast<size_t>(row) >= rows_.size()) return;
+    if (const float* found = rows_[static_cast<size_t>(row)].numbers.load(std::memory_order_acquire))
+      fetch(found, static_cast<int64_t>(width_ * sizeof *found));
+  }
 
   // The numbers of a row, which make(out) computes; in `spare` if it is not among those that are kept.
   template <class Make>
@@ -23,17 +32,22 @@ class KeptRows {
     }
     std::atomic<const float*>& known = rows_[static_cast<size_t>(row)].numbers;
     if (const float* found = known.load(std::memory_order_acquire)) return found;
-    auto made = std::make_unique<float[]>(width_);
-    make(made.get());
+    auto made = std::make_unique<Line[]>((width_ + Line::SIZE - 1) / Line::SIZE);
+    make(made[0].numbers);
     const float* first = nullptr;
     // Another thread may have been faster. Both have the same numbers.
-    if (!known.compare_exchange_strong(first, made.get(), std::memory_order_acq_rel)) return first;
-    return made.release();
+    if (!known.compare_exchange_strong(first, made[0].numbers, std::memory_order_acq_rel)) return first;
+    return made.release()->numbers;
   }
 
  private:
+  // Of the processor's cache, so that no vector of a row lies in two of them.
+  struct alignas(64) Line {
+    static constexpr size_t SIZE = 16;
+    float numbers[SIZE];
+  };
   struct Row {
-    ~Row() { delete[] numbers.load(); }
+    ~Row() { delete[] reinterpret_cast<const Line*>(numbers.load()); }
     std::atomic<const float*> numbers{nullptr};
   };
 

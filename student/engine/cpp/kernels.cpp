@@ -18,8 +18,9 @@ namespace LEVEL {
 
 #include "../../kernels/cpp/chain.h"
 
-#include "encoder.h"
 #include "head.h"
+#include "pool.h"
+#include "encoder.h"
 #include "attend.h"
 #include "recur.h"
 
@@ -43,6 +44,6 @@ bool is_supported() {
 #define NAME(level) NAME_OF(level)
 extern const Kernels KERNELS;
 const Kernels KERNELS{NAME(LEVEL), is_supported, plan,     pack,     encode, scan,
-                      add_row_of,  prepare,      multiply, activate, linear, attend, recur};
+                      add_row_of,  add_rows,     prepare,  multiply, activate, linear, attend, recur};
 
 }  // namespace LEVEL

@@ -4,6 +4,18 @@
 
 #include "file.h"
 
+// Tokens of a text that are read at once: their rows stay in the nearest cache, while those of the next ones are fetched.
+constexpr int64_t PIECE = 16;
+
+// Of functions that all levels compile: the linker would take one level's for all.
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+// Fetches what is read soon.
+ALWAYS_INLINE void fetch(const void* data, int64_t bytes) {
+  constexpr int64_t CACHE_LINE = 64;
+  for (int64_t i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch(static_cast<const char*>(data) + i);
+}
+
 // A row per token: its vector, its matrix and its matrix of the way back, side by side. float32 rows are the numbers
 // themselves, others what is added to the neutral row, the zero vector and identity matrices. Tokens whose matrices are
 // the identity come last, and have vectors alone.
@@ -18,6 +30,13 @@ struct RowTable {
   const float* vector_scales;  // of int8: one per vector
   bool skips_sums;             // of vectors, which are not read
 
+  ALWAYS_INLINE int64_t bytes_of_number() const { return number == FLOAT32 ? 4 : number == INT8 ? 1 : 2; }
+  // Where the vector of a row is.
+  ALWAYS_INLINE const void* vector_at(int64_t row) const {
+    const bool is_whole = row < whole;
+    const auto* start = static_cast<const unsigned char*>(is_whole ? data : vectors);
+    return start + (is_whole ? row * width : (row - whole) * vector_size) * bytes_of_number();
+  }
   int64_t parts() const { return (vector_size > 0) + (side > 0) * (1 + has_backward); }
   int64_t features() const { return width + has_maxima * vector_size; }
   // Of a token: sum and product of all tokens up to it, and where there is a way back, of it and all that follow.
@@ -52,8 +71,8 @@ struct PackedLayer {
   float* scales;                       // of rounded inputs: [groups, out]
   int32_t* corrections;                // of rounded inputs: [groups, out], what their offset adds
 
-  bool is_rounded() const { return arithmetic == BYTES || arithmetic == WORDS; }
-  int64_t per_unit() const { return arithmetic == BYTES ? 4 : arithmetic == FLOATS ? 1 : 2; }
+  ALWAYS_INLINE bool is_rounded() const { return arithmetic == BYTES || arithmetic == WORDS; }
+  ALWAYS_INLINE int64_t per_unit() const { return arithmetic == BYTES ? 4 : arithmetic == FLOATS ? 1 : 2; }
 };
 
 // The tokens of a text: rows of `width` numbers. Attention is between vectors, which they begin with, and finds the rest.
@@ -74,6 +93,8 @@ struct Kernels {
   void (*scan)(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch);
   // sum += row.
   void (*add_row)(const void* row, Number number, float scale, int64_t width, float* sum);
+  // sum += all rows.
+  void (*add_rows)(const float* const* rows, int64_t count, int64_t width, float* sum);
   // What is read of a row of inputs, which begins with that of the first group: `units` numbers, and of rounded ones
   // a scale for each group.
   void (*prepare)(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales);
@@ -86,9 +107,8 @@ struct Kernels {
                  float* out);
   // What a vector finds in the other text: `seen` has room for a row without its vector, `shares` for one per row.
   void (*attend)(const float* query, const TokenRows& rows, float* shares, float* seen);
-  // The last state, maxima and minima of one way of an element-wise recurrence, of `size` numbers each. See recur.h.
-  void (*recur)(const float* const* steps, int64_t count, int64_t by, int64_t begin, int64_t apart, int64_t size,
-                float* pooled);
+  // Moves the states, maxima and minima of one way of an element-wise recurrence on. See recur.h.
+  void (*recur)(const float* const* steps, int64_t count, int64_t by, int64_t begin, int64_t size, float* states);
 };
 
 const Kernels& kernels();

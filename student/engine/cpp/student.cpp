@@ -232,8 +232,14 @@ void Student::text_biases(Workspace& work, const HeadBatch& batch, float* biases
     float* const sum = biases + layer->begin;
     std::copy_n(layer->bias, layer->size, sum);
     if (!layer->has_tokens()) continue;
-    for (const int32_t row : work.rows)
-      arithmetic.add_row(layer->of_row(arithmetic, table, row, work.spare), FLOAT32, 1, layer->size, sum);
+    work.kept.clear();
+    for (const int32_t row : work.rows) {
+      work.kept.push_back(layer->of_row(arithmetic, table, row, work.spare));
+      if (work.kept.back() != work.spare.data()) continue;
+      arithmetic.add_rows(&work.kept.back(), 1, layer->size, sum);
+      work.kept.pop_back();
+    }
+    arithmetic.add_rows(work.kept.data(), static_cast<int64_t>(work.kept.size()), layer->size, sum);
   }
 }
 
@@ -271,8 +277,18 @@ void Student::read_input(Workspace& work, const std::string_view* texts, bool is
   }
 }
 
-void Student::head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const {
-  read_input(work, texts, is_pair);
+// Fetches what is read of the first tokens of a text.
+void Student::fetch_rows(const std::vector<int32_t>& ids) const {
+  const size_t most = std::min(ids.size(), static_cast<size_t>(PIECE));
+  for (size_t t = 0; t < most; ++t) {
+    const int32_t row = row_of_token[ids[t]];
+    if (recurrence) recurrence->fetch_row(row);
+    for (const auto& layer : hidden_layers) layer->fetch_row(row);
+    if (table.has_maxima) fetch(table.vector_at(row), table.vector_size * table.bytes_of_number());
+  }
+}
+
+void Student::head_inputs(Workspace& work, bool is_pair) const {
   float* const features = work.features.data();
   if (is_pair && pairing == Pairing::JOINT) {
     work.joint = before;
@@ -346,7 +362,7 @@ void Student::represent_window(Workspace& work, const int32_t* ids, int64_t coun
   read.skips_sums = !work.reads_sums;
   arithmetic.encode(read, work.rows.data(), count, features, work.scratch.data());
   if (recurrence)
-    recurrence->represent(arithmetic, table, work.rows, work.steps, work.scratch.data(), features + table.features());
+    recurrence->represent(arithmetic, table, work.rows, work.kept, work.scratch.data(), features + table.features());
   if (!bigrams.size()) return;
   float* const sum = features + table.features();
   std::fill_n(sum, bigrams.size(), 0.0f);

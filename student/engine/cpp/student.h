@@ -104,6 +104,9 @@ struct HiddenLayer {
   const LayerPart& of_token(int number) const { return parts_[static_cast<size_t>(number) + 1]; }
   bool has_tokens() const { return parts_.size() > 1; }
   void keep_rows(int64_t num_rows);
+  void fetch_row(int32_t row) const {
+    if (kept_) kept_->fetch_row(row);
+  }
   // What each part of tokens makes of a row of the table, `of_input().packed.out` numbers.
   const float* of_row(const Kernels& arithmetic, const RowTable& table, int32_t row, std::vector<float>& spare) const;
 
@@ -198,37 +201,24 @@ class Recurrence {
   Recurrence(const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
   int64_t features() const { return 6 * size_; }
   int64_t size() const { return size_; }
+  void fetch_row(int32_t row) const { steps_.fetch_row(row); }
   // The last state, the maxima and the minima of each way.
   void represent(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
                  std::vector<const float*>& steps, float* scratch, float* features) const;
 
  private:
   void make_steps(const Kernels& arithmetic, const RowTable& table, int32_t row, float* scratch, float* out) const;
+  void pass(const Kernels& arithmetic, const std::vector<const float*>& steps, bool is_back, float* states) const;
 
   int64_t vector_size_, size_;
+  int64_t padded_;     // numbers of a state, in whole vectors of all levels
   const float* norm_;  // factors, then shifts
   const float *weights_, *bias_;
-  KeptRows steps_;
+  KeptRows steps_;  // of each way the gates, then the values
 };
 
-// What a thread needs to answer; kept from call to call.
-struct Workspace {
-  explicit Workspace(const struct Student& student);
-  TextReader reader;
-  std::vector<int32_t> ids[2], rows, joint;
-  // `biases`: of each input, what is added to the numbers of all hidden layers.
-  Buffer<float> features, normalised, scratch, hidden, scales, biases;
-  Buffer<uint32_t> units;
-  std::vector<float> spare;
-  bool reads_sums = true;
-  // Of words: the features and the biases of each token, and the first token of each word, or -1.
-  std::vector<float> tokens, token_biases;
-  std::vector<int64_t> word_tokens;
-  Alignment::Workspace alignment;
-  std::vector<const float*> steps;  // of a text's tokens
-  Ngrams::Workspace ngrams;
-  std::vector<float> added;  // to the logits of heads with n-grams
-};
+struct Student;
+struct Workspace;
 
 // The heads of inputs, which are multiplied for many inputs at once.
 class HeadBatch {
@@ -257,6 +247,27 @@ class HeadBatch {
   const HiddenLayer* any_ = nullptr;  // the hidden layers of all heads read the same inputs in the same form
   int64_t width_ = 0, count_ = 0;
   float* outs_[MOST];
+};
+
+// What a thread needs to answer; kept from call to call.
+struct Workspace {
+  explicit Workspace(const Student& student);
+  TextReader reader;
+  using Ids = std::vector<int32_t>[2];  // of the texts of an input
+  Ids ids, waiting[HeadBatch::MOST];
+  std::vector<int32_t> rows, joint;
+  // `biases`: of each input, what is added to the numbers of all hidden layers.
+  Buffer<float> features, normalised, scratch, hidden, scales, biases;
+  Buffer<uint32_t> units;
+  std::vector<float> spare;
+  bool reads_sums = true;
+  // Of words: the features and the biases of each token, and the first token of each word, or -1.
+  std::vector<float> tokens, token_biases;
+  std::vector<int64_t> word_tokens;
+  Alignment::Workspace alignment;
+  std::vector<const float*> kept;  // of a text's tokens
+  Ngrams::Workspace ngrams;
+  std::vector<float> added;  // to the logits of heads with n-grams
 };
 
 struct Student {
@@ -305,7 +316,8 @@ struct Student {
   int64_t inputs_of(const Json& task) const;
   std::vector<HiddenLayer::Inputs> parts_of(const Head& head) const;
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
-  void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
+  void fetch_rows(const std::vector<int32_t>& ids) const;
+  void head_inputs(Workspace& work, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
   void align(Workspace& work, bool is_pair, float* features) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
@@ -328,7 +340,13 @@ void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text te
   work.reads_sums = batch.reads_sums();
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
-    head_inputs(work, texts, is_pair);
+    read_input(work, texts, is_pair);
+    std::swap(work.ids, work.waiting[n]);
+  }
+  for (int64_t n = 0; n < count; ++n) {
+    std::swap(work.ids, work.waiting[n]);
+    if (n + 1 < count) fetch_rows(work.waiting[n + 1][0]);
+    head_inputs(work, is_pair);
     text_biases(work, batch, batch.biases());
     batch.add(work.features.data(), out + n * batch.width());
     if (has_ngrams) add_ngrams(work, asked, work.added.data() + n * batch.width());
