@@ -37,8 +37,8 @@ void Alignment::make_products(const Kernels& arithmetic, const float* vector, fl
   for (int place = 0; place < 3; ++place, out += 2 * compare.of_input().packed.out) {
     if (place)
       for (int64_t i = 0; i < vector_size; ++i) part[i] = neighbours[(place - 1) * vector_size + i] * vector[i];
-    compare.of_token(OWN).multiply_one(arithmetic, part.data(), out);
-    compare.of_token(OTHERS).multiply_one(arithmetic, part.data(), out + compare.of_input().packed.out);
+    compare.of_token(OWN).multiply(arithmetic, part.data(), vector_size, 1, out);
+    compare.of_token(OTHERS).multiply(arithmetic, part.data(), vector_size, 1, out + compare.of_input().packed.out);
   }
 }
 
@@ -55,7 +55,9 @@ void Alignment::read_tokens(const Kernels& arithmetic, const RowTable& table, co
     const float *factors = norm, *shifts = norm + vector_size;
     const float offset = offsets ? offsets[rows[t]] : 0;
     for (int64_t i = 0; i < vector_size; ++i) vector[i] = (vector[i] + offset) * factors[i] + shifts[i];
-    const float* products = products_.of(rows[t], work.spare, [&](float* to) { make_products(arithmetic, vector, to); });
+    const float* products = products_.of(rows[t], work.spare, [&](const int32_t*, int64_t, float* to) {
+      make_products(arithmetic, vector, to);
+    });
     // Of itself, of the next token, whose previous one it is, and of the previous one.
     for (const int64_t to : {t, t + 1, t - 1}) {
       if (to >= 0 && to < count) {

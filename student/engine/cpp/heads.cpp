@@ -68,11 +68,13 @@ LayerPart::LayerPart(const Kernels& arithmetic, Layer layer, std::vector<Group> 
   arithmetic.pack(layer, packed);
 }
 
-void LayerPart::multiply_one(const Kernels& arithmetic, const float* inputs, float* out) const {
-  std::vector<uint32_t> units(static_cast<size_t>(packed.units));
-  std::vector<float> scales(static_cast<size_t>(packed.num_groups));
-  arithmetic.prepare(packed, inputs, units.data(), scales.data());
-  arithmetic.multiply(packed, units.data(), scales.data(), 1, out);
+void LayerPart::multiply(const Kernels& arithmetic, const float* inputs, int64_t stride, int64_t count,
+                         float* out) const {
+  std::vector<uint32_t> units(static_cast<size_t>(room(count) * packed.units));
+  std::vector<float> scales(static_cast<size_t>(room(count) * packed.num_groups));
+  for (int64_t n = 0; n < count; ++n)
+    arithmetic.prepare(packed, inputs + n * stride, units.data() + n * packed.units, scales.data() + n * packed.num_groups);
+  arithmetic.multiply(packed, units.data(), scales.data(), count, out);
 }
 
 HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t hidden_size,
@@ -103,14 +105,27 @@ void HiddenLayer::keep_rows(int64_t num_rows) {
   if (tokens) kept_ = std::make_unique<KeptRows>(num_rows, tokens * of_input().packed.out);
 }
 
+void HiddenLayer::make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count,
+                       float* out) const {
+  const int64_t features = table.features(), width = of_input().packed.out;
+  const auto tokens = static_cast<int64_t>(parts_.size()) - 1;
+  std::vector<float> numbers(static_cast<size_t>(count * features)), scratch(static_cast<size_t>(2 * table.width));
+  std::vector<float> made(static_cast<size_t>(LayerPart::room(count) * width));
+  for (int64_t n = 0; n < count; ++n)  // the sum of one row: its numbers as floats
+    arithmetic.encode(table, rows + n, 1, numbers.data() + n * features, scratch.data());
+  for (int64_t token = 0; token < tokens; ++token) {
+    of_token(static_cast<int>(token)).multiply(arithmetic, numbers.data(), features, count, made.data());
+    for (int64_t n = 0; n < count; ++n) std::copy_n(made.data() + n * width, width, out + (n * tokens + token) * width);
+  }
+}
+
+void HiddenLayer::keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const {
+  if (kept_) kept_->keep(rows, [&](auto... made) { make(arithmetic, table, made...); });
+}
+
 const float* HiddenLayer::of_row(const Kernels& arithmetic, const RowTable& table, int32_t row,
                                  std::vector<float>& spare) const {
-  return kept_->of(row, spare, [&](float* out) {
-    std::vector<float> numbers(static_cast<size_t>(table.features())), scratch(static_cast<size_t>(2 * table.width));
-    arithmetic.encode(table, &row, 1, numbers.data(), scratch.data());  // the sum of one row: its numbers as floats
-    for (size_t number = 1; number < parts_.size(); ++number, out += of_input().packed.out)
-      parts_[number].multiply_one(arithmetic, numbers.data(), out);
-  });
+  return kept_->of(row, spare, [&](auto... made) { make(arithmetic, table, made...); });
 }
 
 void Head::answer(const float* logits, bool abstains, float* answers, uint8_t* is_chosen) const {

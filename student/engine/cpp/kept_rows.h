@@ -15,29 +15,42 @@ class KeptRows {
   KeptRows(int64_t num_rows, int64_t width, int64_t most = MOST)
       : width_(static_cast<size_t>(width)), rows_(static_cast<size_t>(std::min(num_rows, most / width))) {}
 
-  // Fetches a row that is read soon, if it is there.
-  void fetch_row(int32_t row) const {
-    if (static_cast<size_t>(row) >= rows_.size()) return;
-    if (const float* found = rows_[static_cast<size_t>(row)].numbers.load(std::memory_order_acquire))
-      fetch(found, static_cast<int64_t>(width_ * sizeof *found));
+  // The numbers of a row, or null.
+  const float* find(int32_t row) const {
+    const auto place = static_cast<size_t>(row);
+    return place < rows_.size() ? rows_[place].numbers.load(std::memory_order_acquire) : nullptr;
   }
 
-  // The numbers of a row, which make(out) computes; in `spare` if it is not among those that are kept.
+  // The numbers of a row, which make(&row, 1, out) computes; in `spare` if it is not among those that are kept.
   template <class Make>
   const float* of(int32_t row, std::vector<float>& spare, Make make) const {
-    if (static_cast<size_t>(row) >= rows_.size()) {
-      spare.resize(width_);
-      make(spare.data());
-      return spare.data();
+    if (const float* found = find(row)) return found;
+    spare.resize(width_);
+    make(&row, 1, spare.data());
+    if (static_cast<size_t>(row) >= rows_.size()) return spare.data();
+    put(row, spare.data());
+    return find(row);
+  }
+
+  // Keeps those of some rows that are not there yet. make(rows, count, out) computes several at once.
+  template <class Make>
+  void keep(const std::vector<int32_t>& rows, Make make) const {
+    std::vector<int32_t> missing;
+    for (const int32_t row : rows)
+      if (static_cast<size_t>(row) < rows_.size() && !find(row)) missing.push_back(row);
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    std::vector<float> made(std::min(missing.size(), AT_ONCE) * width_);
+    for (size_t begin = 0; begin < missing.size(); begin += AT_ONCE) {
+      const size_t count = std::min(missing.size() - begin, AT_ONCE);
+      make(missing.data() + begin, static_cast<int64_t>(count), made.data());
+      for (size_t n = 0; n < count; ++n) put(missing[begin + n], made.data() + n * width_);
     }
-    std::atomic<const float*>& known = rows_[static_cast<size_t>(row)].numbers;
-    if (const float* found = known.load(std::memory_order_acquire)) return found;
-    auto made = std::make_unique<Line[]>((width_ + Line::SIZE - 1) / Line::SIZE);
-    make(made[0].numbers);
-    const float* first = nullptr;
-    // Another thread may have been faster. Both have the same numbers.
-    if (!known.compare_exchange_strong(first, made[0].numbers, std::memory_order_acq_rel)) return first;
-    return made.release()->numbers;
+  }
+
+  // Fetches a row that is read soon, if it is there.
+  void fetch_row(int32_t row) const {
+    if (const float* found = find(row)) fetch(found, static_cast<int64_t>(width_ * sizeof *found));
   }
 
  private:
@@ -50,6 +63,17 @@ class KeptRows {
     ~Row() { delete[] reinterpret_cast<const Line*>(numbers.load()); }
     std::atomic<const float*> numbers{nullptr};
   };
+
+  void put(int32_t row, const float* numbers) const {
+    auto made = std::make_unique<Line[]>((width_ + Line::SIZE - 1) / Line::SIZE);
+    std::copy_n(numbers, width_, made[0].numbers);
+    const float* before = nullptr;
+    std::atomic<const float*>& place = rows_[static_cast<size_t>(row)].numbers;
+    // Another thread may have been faster. Both have the same numbers.
+    if (place.compare_exchange_strong(before, made[0].numbers, std::memory_order_acq_rel)) made.release();
+  }
+
+  static constexpr size_t AT_ONCE = 48;  // rows, which read a layer's weights together
 
   size_t width_;
   mutable std::vector<Row> rows_;

@@ -14,37 +14,51 @@ enum : int64_t { GATES, VALUES };
 
 }  // namespace
 
-Recurrence::Recurrence(const File& file, int64_t num_rows, int64_t vector_size, int64_t size)
+Recurrence::Recurrence(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size)
     : vector_size_(vector_size), size_(size), padded_((size + LONGEST - 1) / LONGEST * LONGEST),
       norm_(file.get("norm", FLOAT32, {2, vector_size}).floats()),
-      weights_(file.get("steps", FLOAT32, {4 * size, vector_size}).floats()),
-      bias_(file.get("steps.bias", FLOAT32, {4 * size}).floats()), steps_(num_rows, 4 * padded_, INT64_MAX) {}
+      bias_(file.get("steps.bias", FLOAT32, {4 * size}).floats()),
+      layer_(arithmetic,
+             {file.get("steps", FLOAT32, {4 * size, vector_size}).floats(), FLOAT32, nullptr, 4 * size, vector_size, nullptr, 0},
+             {{0, vector_size, 0}}),
+      steps_(num_rows, 4 * padded_, INT64_MAX) {}
 
-// The gates of both ways and the values of both ways, which a token of this row has wherever it stands.
-void Recurrence::make_steps(const Kernels& arithmetic, const RowTable& table, int32_t row, float* scratch,
-                            float* out) const {
-  std::vector<float> vector(static_cast<size_t>(table.features()));
-  arithmetic.encode(table, &row, 1, vector.data(), scratch);  // the sum of one row: its numbers as floats
+// LayerNorm.
+void Recurrence::normalise(float* vector) const {
   double mean = 0, variance = 0;
-  for (int64_t i = 0; i < vector_size_; ++i) mean += vector[static_cast<size_t>(i)];
+  for (int64_t i = 0; i < vector_size_; ++i) mean += vector[i];
   mean /= static_cast<double>(vector_size_);
-  for (int64_t i = 0; i < vector_size_; ++i) {
-    const double apart = vector[static_cast<size_t>(i)] - mean;
-    variance += apart * apart;
-  }
+  for (int64_t i = 0; i < vector_size_; ++i) variance += (vector[i] - mean) * (vector[i] - mean);
   const double factor = 1 / std::sqrt(variance / static_cast<double>(vector_size_) + EPSILON);
-  for (int64_t i = 0; i < vector_size_; ++i) {
-    float& number = vector[static_cast<size_t>(i)];
-    number = static_cast<float>((number - mean) * factor) * norm_[i] + norm_[vector_size_ + i];
+  for (int64_t i = 0; i < vector_size_; ++i)
+    vector[i] = static_cast<float>((vector[i] - mean) * factor) * norm_[i] + norm_[vector_size_ + i];
+}
+
+// The gates and values of both ways, which tokens of these rows have wherever they stand.
+void Recurrence::make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count,
+                      float* out) const {
+  const int64_t features = table.features(), width = layer_.packed.out;
+  std::vector<float> vectors(static_cast<size_t>(count * features)), scratch(static_cast<size_t>(2 * table.width));
+  std::vector<float> made(static_cast<size_t>(LayerPart::room(count) * width));
+  for (int64_t n = 0; n < count; ++n) {
+    float* const vector = vectors.data() + n * features;
+    arithmetic.encode(table, rows + n, 1, vector, scratch.data());  // the sum of one row: its numbers as floats
+    normalise(vector);
   }
-  std::fill_n(out, 4 * padded_, 0.0f);
-  for (const int64_t part : {GATES, VALUES})
-    for (const int64_t way : {0, 1}) {
-      float* const place = out + (2 * way + part) * padded_;
-      const int64_t first = (2 * part + way) * size_;
-      arithmetic.linear(vector.data(), vector_size_, weights_ + first * vector_size_, bias_ + first, size_, place);
-      for (int64_t i = 0; part == GATES && i < size_; ++i) place[i] = std::tanh(place[i]);
-    }
+  layer_.multiply(arithmetic, vectors.data(), features, count, made.data());
+  std::fill_n(out, count * 4 * padded_, 0.0f);
+  for (int64_t n = 0; n < count; ++n, out += 4 * padded_)
+    for (const int64_t part : {GATES, VALUES})
+      for (const int64_t way : {0, 1}) {
+        float* const place = out + (2 * way + part) * padded_;
+        const int64_t first = (2 * part + way) * size_;
+        for (int64_t i = 0; i < size_; ++i) place[i] = made[static_cast<size_t>(n * width + first + i)] + bias_[first + i];
+        for (int64_t i = 0; part == GATES && i < size_; ++i) place[i] = std::tanh(place[i]);
+      }
+}
+
+void Recurrence::keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const {
+  steps_.keep(rows, [&](auto... made) { make(arithmetic, table, made...); });
 }
 
 // The states after one way, and their maxima and minima. A token's gates and values of a way lie beside each other.
@@ -64,12 +78,10 @@ void Recurrence::pass(const Kernels& arithmetic, const std::vector<const float*>
 }
 
 void Recurrence::represent(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
-                           std::vector<const float*>& steps, float* scratch, float* features) const {
+                           std::vector<const float*>& steps, float* features) const {
+  keep(arithmetic, table, rows);
   steps.clear();
-  std::vector<float> spare;
-  for (const int32_t row : rows)
-    steps.push_back(
-        steps_.of(row, spare, [&](float* out) { make_steps(arithmetic, table, row, scratch, out); }));
+  for (const int32_t row : rows) steps.push_back(steps_.find(row));
   if (steps.empty()) return std::fill_n(features, this->features(), 0.0f), void();
   std::vector<float> states(static_cast<size_t>(3 * padded_));
   for (const bool is_back : {false, true}) {

@@ -152,7 +152,7 @@ void Student::read_table(const Json& settings) {
     require(table.has_maxima && !(table.side || size || window || compared),
             "it has a recurrence, and parts that do not go with it");
     // Every token's steps are kept, so a state must not be wider than what the file holds of a token.
-    recurrence = std::make_unique<Recurrence>(file, table.whole, table.vector_size,
+    recurrence = std::make_unique<Recurrence>(arithmetic, file, table.whole, table.vector_size,
                                               state_size->integer(1, table.vector_size));
   }
 }
@@ -277,6 +277,13 @@ void Student::read_input(Workspace& work, const std::string_view* texts, bool is
   }
 }
 
+// Computes what is kept of rows, for many of them at once.
+void Student::keep_rows(const HeadBatch& batch, const std::vector<int32_t>& rows) const {
+  if (recurrence) recurrence->keep(arithmetic, table, rows);
+  for (const auto& layer : hidden_layers)
+    if (batch.has_hidden_layer(*layer)) layer->keep(arithmetic, table, rows);
+}
+
 // Fetches what is read of the first tokens of a text.
 void Student::fetch_rows(const std::vector<int32_t>& ids) const {
   const size_t most = std::min(ids.size(), static_cast<size_t>(PIECE));
@@ -362,7 +369,7 @@ void Student::represent_window(Workspace& work, const int32_t* ids, int64_t coun
   read.skips_sums = !work.reads_sums;
   arithmetic.encode(read, work.rows.data(), count, features, work.scratch.data());
   if (recurrence)
-    recurrence->represent(arithmetic, table, work.rows, work.kept, work.scratch.data(), features + table.features());
+    recurrence->represent(arithmetic, table, work.rows, work.kept, features + table.features());
   if (!bigrams.size()) return;
   float* const sum = features + table.features();
   std::fill_n(sum, bigrams.size(), 0.0f);

@@ -75,12 +75,16 @@ class LayerPart {
   LayerPart(const Kernels& arithmetic, Layer layer, std::vector<Group> groups);
   // The first of its inputs among those of the layer.
   int64_t begin() const { return groups_.empty() ? 0 : groups_[0].begin; }
-  // What it makes of one row of inputs that does not come often. `out` has room for packed.out numbers.
-  void multiply_one(const Kernels& arithmetic, const float* inputs, float* out) const;
+  // What it makes of rows of inputs that do not come often, which are `stride` numbers apart. `out` has room for
+  // `room(count)` rows of packed.out numbers.
+  void multiply(const Kernels& arithmetic, const float* inputs, int64_t stride, int64_t count, float* out) const;
+  static int64_t room(int64_t count) { return count == 1 ? 1 : (count + TILE - 1) / TILE * TILE; }
 
   PackedLayer packed{};
 
  private:
+  static constexpr int64_t TILE = 24;  // rows, of whole tiles on all levels
+
   std::vector<Group> groups_;
   Buffer<uint32_t> weights_;
   Buffer<float> weight_scales_;
@@ -103,7 +107,9 @@ struct HiddenLayer {
   const LayerPart& of_input() const { return parts_[0]; }
   const LayerPart& of_token(int number) const { return parts_[static_cast<size_t>(number) + 1]; }
   bool has_tokens() const { return parts_.size() > 1; }
+  // Makes room to keep what the parts of tokens make of rows.
   void keep_rows(int64_t num_rows);
+  void keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const;
   void fetch_row(int32_t row) const {
     if (kept_) kept_->fetch_row(row);
   }
@@ -115,6 +121,8 @@ struct HiddenLayer {
   const float* bias;
 
  private:
+  void make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count, float* out) const;
+
   std::vector<LayerPart> parts_;  // that of the input, and those of tokens
   std::unique_ptr<KeptRows> kept_;
 };
@@ -198,22 +206,25 @@ struct Alignment {
 // is computed when a text first has the token, and kept.
 class Recurrence {
  public:
-  Recurrence(const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
+  Recurrence(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
   int64_t features() const { return 6 * size_; }
   int64_t size() const { return size_; }
   void fetch_row(int32_t row) const { steps_.fetch_row(row); }
   // The last state, the maxima and the minima of each way.
   void represent(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
-                 std::vector<const float*>& steps, float* scratch, float* features) const;
+                 std::vector<const float*>& steps, float* features) const;
+  void keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const;
 
  private:
-  void make_steps(const Kernels& arithmetic, const RowTable& table, int32_t row, float* scratch, float* out) const;
+  void make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count, float* out) const;
+  void normalise(float* vector) const;
   void pass(const Kernels& arithmetic, const std::vector<const float*>& steps, bool is_back, float* states) const;
 
   int64_t vector_size_, size_;
   int64_t padded_;     // numbers of a state, in whole vectors of all levels
   const float* norm_;  // factors, then shifts
-  const float *weights_, *bias_;
+  const float* bias_;
+  LayerPart layer_;  // [gates of both ways, values of both ways]
   KeptRows steps_;  // of each way the gates, then the values
 };
 
@@ -316,6 +327,7 @@ struct Student {
   int64_t inputs_of(const Json& task) const;
   std::vector<HiddenLayer::Inputs> parts_of(const Head& head) const;
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
+  void keep_rows(const HeadBatch& batch, const std::vector<int32_t>& rows) const;
   void fetch_rows(const std::vector<int32_t>& ids) const;
   void head_inputs(Workspace& work, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
@@ -338,11 +350,15 @@ void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text te
   const bool has_ngrams = std::any_of(asked.begin(), asked.end(), [](const Head* head) { return head->ngrams != nullptr; });
   work.added.assign(static_cast<size_t>(has_ngrams ? count * batch.width() : 0), 0.0f);
   work.reads_sums = batch.reads_sums();
+  work.rows.clear();
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
     read_input(work, texts, is_pair);
+    for (int side = 0; side < 1 + is_pair; ++side)
+      for (const int32_t id : work.ids[side]) work.rows.push_back(row_of_token[id]);
     std::swap(work.ids, work.waiting[n]);
   }
+  keep_rows(batch, work.rows);
   for (int64_t n = 0; n < count; ++n) {
     std::swap(work.ids, work.waiting[n]);
     if (n + 1 < count) fetch_rows(work.waiting[n + 1][0]);

@@ -18,6 +18,7 @@ void Student::word_logits(Workspace& work, const Heads& asked, const distill_sen
   HeadBatch batch(*this, work, asked);
   for (int64_t n = begin; n < end; ++n) {
     read_words(work, inputs.words, inputs.starts[n], inputs.starts[n + 1]);
+    keep_rows(batch, work.rows);
     word_biases(work, batch);
     for (const int64_t token : work.word_tokens) {
       if (token >= 0) {
