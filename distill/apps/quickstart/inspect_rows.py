@@ -20,7 +20,14 @@ from pipeline.sources.gold import MINUS_ONE, MISSING, alike
 from pipeline.sources.row_bytes import ending
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
-from pipeline.text.near_copies import counted_groups, groups_of, groups_of_values
+from pipeline.text.near_copies import (
+    counted_groups,
+    groups_of,
+    groups_of_values,
+    joined,
+    near_copies,
+    normalized_inputs,
+)
 from pipeline.text.same_input import plain_texts
 
 # A column with more distinct whole numbers holds scores. A column with fewer rows per distinct word holds ids or texts.
@@ -69,6 +76,13 @@ class Look:
         """Returns the key of each row, which is equal for copies of an input. See `plain_texts`."""
         columns = (pa.array([row[name] for row in rows]) for name in self.texts)
         return list(zip(*(plain_texts(column).to_pylist() for column in columns), strict=True))
+
+    def rows_unlike(self, others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the rows that are neither equal to any of others nor near copies of them."""
+        known = set(self.keys(others))
+        both = (joined(normalized_inputs(_sentences(part, self.texts))) for part in (self.rows, others))
+        triples = zip(self.rows, self.keys(self.rows), near_copies(*both), strict=True)
+        return [row for row, key, is_near in triples if not is_near and key not in known]
 
 
 def look_at(
@@ -132,8 +146,11 @@ def _refuse_unequal_lengths(file: Path, rows: list[dict[str, Any]], words: str, 
 def _group_numbers(rows: list[dict[str, Any]], texts: Sequence[str], group: str | None) -> Ints:
     if group is not None:
         return groups_of_values(pa.array([row[group] for row in rows]))
-    columns = {f"sentence{k}": pa.array([row[name] for row in rows]) for k, name in enumerate(texts, start=1)}
-    return groups_of(pa.table(columns), divides_copies=False)
+    return groups_of(_sentences(rows, texts), divides_copies=False)
+
+
+def _sentences(rows: Sequence[dict[str, Any]], texts: Sequence[str]) -> pa.Table:
+    return pa.table({f"sentence{k}": pa.array([row[name] for row in rows]) for k, name in enumerate(texts, start=1)})
 
 
 def _check_columns(

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import json
 import shlex
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ MASKS = ("[MASK]", "<mask>")  # of BERT, and of RoBERTa
 EPOCHS, MOST_EPOCHS = 3, 20  # of the teacher
 # MiniLM-L6 on 400 messages in six skewed classes predicted two labels after 24 steps.
 FEWEST_STEPS, ROWS_PER_STEP = 200, 32
+LOGITS_SHARE = 1 / 3  # of the time of a training step, whose gradients take twice as long
 PAGE = "report.html"
 LABELS = "labels.parquet"
 GOLD = "gold"  # the teacher of a set that has the labels alone
@@ -97,11 +99,9 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     for split, rows in splits.items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
     source = ["--manifest", f"{name}.yaml", "--data", "data"]
-    teacher = _fine_tune(config, folder, look, source) if config.has_teacher else None
+    teacher = _teach(config, folder, look, source) if config.has_teacher else None
     if teacher is None:
         _import_gold(config, folder, look, source, [row for rows in splits.values() for row in rows])
-    else:
-        _dump(config, folder, look, source, teacher)
     run = _train_students(config, folder, look)
     evaluation = json.loads(run_command(["evaluate", run, *["--baseline"] * with_baseline, "--json"], folder))[TEST]
     if with_page:
@@ -263,7 +263,7 @@ def refuse_too_few(config: OwnFile, look: Look, splits: Mapping[str, list[dict[s
 def _with_left_out(look: Look, splits: Mapping[str, list[dict[str, Any]]], num_unfit: int) -> Look:
     """The look with the numbers of rows that the test file takes out of training, and that are left out of it."""
     rows, count = len(look.rows), len(look.rows) - len(splits["train"])
-    found = {"in the test file, too": f"{counted(count, 'row')}, left out of training"} if count else {}
+    found = {"in the test file, too": f"{counted(count, 'row')} or near copies, left out of training"} if count else {}
     if count > rows / 2:
         more = f"{count:,} of {rows:,} rows, left out of training: only {rows - count:,} rows are left"
         found = {"MOST TRAINING ROWS ARE IN THE TEST FILE": more}
@@ -280,12 +280,11 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
 
     Args:
         look: what the file holds.
-        tested: the test rows, if the user has them. Training rows with the same texts are left out.
+        tested: the test rows, if the user has them. Training rows like them are left out.
     """
-    keys = look.keys(look.rows)
     if tested is not None:
-        known = set(look.keys(tested))
-        return {"train": [row for row, key in zip(look.rows, keys, strict=True) if key not in known], TEST: tested}
+        return {"train": look.rows_unlike(tested), TEST: tested}
+    keys = look.keys(look.rows)
     groups = defaultdict[int, list[tuple[bytes, dict[str, Any]]]](list)
     for row, key, number in zip(look.rows, keys, look.group_N.tolist(), strict=True):
         groups[number].append((hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest(), row))
@@ -305,6 +304,17 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
     return splits
 
 
+def _teach(config: OwnFile, folder: Path, look: Look, source: Sequence[str]) -> str:
+    """Fine-tunes the teacher and stores its logits. Returns its folder."""
+    is_new, start = not (folder / TEACHER).exists(), time.perf_counter()
+    teacher = _fine_tune(config, folder, look, source)
+    record = read_work_record(folder / teacher / FINETUNE_RECORD)
+    per_epoch = (time.perf_counter() - start) / len(record["result"]["history"])
+    # The time of a resumed training says nothing.
+    _dump(config, folder, look, source, teacher, per_epoch * LOGITS_SHARE if is_new else None)
+    return teacher
+
+
 def _fine_tune(config: OwnFile, folder: Path, look: Look, source: Sequence[str]) -> str:
     """Fine-tunes the teacher, for twice as many epochs if it misses a label. Returns its folder."""
     command = ["finetune-teacher", *source, "--model-name-or-path", _encoder(config), *_held_out(config)]
@@ -320,14 +330,26 @@ def _fine_tune(config: OwnFile, folder: Path, look: Look, source: Sequence[str])
     return again
 
 
-def _dump(config: OwnFile, folder: Path, look: Look, source: Sequence[str], teacher: str) -> None:
-    """Stores the teacher's logits for all rows, for their variants, and for more text."""
+def _dump(
+    config: OwnFile, folder: Path, look: Look, source: Sequence[str], teacher: str, seconds: float | None
+) -> None:
+    """Stores the teacher's logits for all rows, for their variants, and for more text.
+
+    Args:
+        config: the file and its flags.
+        folder: the folder of all steps.
+        look: what the file holds.
+        source: the flags that name manifest and data.
+        teacher: the teacher's folder.
+        seconds: about how long one variant of each row takes, None if unknown.
+    """
     command = ["teacher-dump", *source, "--model-name-or-path", teacher, "--name", config.task_name, "--store", STORE]
     # Labels of words belong to their rows alone.
     if config.num_variants and look.type != "token_labels":
+        takes = "" if seconds is None else f", in about {max(1, round(config.num_variants * seconds / 60))} min"
         console.note(
             f"variants: the teacher also labels up to {config.num_variants * len(look.rows):,} variants of the rows, "
-            f"{config.num_variants} for each. --num-variants 0 leaves them out"
+            f"{config.num_variants} for each{takes}. --num-variants 0 leaves them out"
         )
         command += ["--augment", "mask-pos", "--num-variants", str(config.num_variants)]
         tokenizer = Tokenizer.from_file(str(folder / teacher / TOKENIZER_FILE))

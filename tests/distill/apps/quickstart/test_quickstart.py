@@ -216,6 +216,13 @@ def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tm
     assert "text number 3" not in {row["message"] for row in found["train"]}
 
 
+def test_near_copies_of_test_rows_are_left_out_of_training(tmp_path: Path) -> None:
+    message = [f"{k} {k} {k} {k} has a problem in {k}" for k in range(COUNT)]
+    look = look_at(written(tmp_path, message=message, category=["no", "yes"] * (COUNT // 2)), ["message"], "category")
+    tested = [{"message": f"Again: {message[7]}!", "category": "no", "file_row": 0}]
+    assert [row["file_row"] for row in splits_of(look, tested)["train"]] == [k for k in range(COUNT) if k != 7]
+
+
 def test_the_folder_of_another_encoder_stays_as_it_is(tmp_path: Path) -> None:
     path, folder = written(tmp_path, message=texts(), category=["no", "yes"] * (COUNT // 2)), tmp_path / "out"
     folder.mkdir()
