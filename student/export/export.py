@@ -32,6 +32,7 @@ from student.model.weights import encoder_checksum
 from student.predict.multi_task import tasks_in
 from student.run_settings import ExportSettings
 from student.trained_sets import trained_sets
+from student.vocabulary import as_run_reads
 
 T = TypeVar("T", bound=TaskStudent)
 
@@ -143,7 +144,8 @@ def _occurrences(config: ExportSettings, student: Student, record: Record) -> In
     # Counts decide how coarsely a token's row may be rounded. Without the set, all rows are rounded alike.
     settings = record["settings"]
     try:
-        logit_set = open_sets(trained_sets(record, config.store), settings.get("mix"))
+        stored = open_sets(trained_sets(record, config.store), settings.get("mix"))
+        logit_set = as_run_reads(stored, config.run, student.config)
         examples = as_read(load_chosen(logit_set, settings["query"]), student.config)
     except DistillError as error:
         console.warn(

@@ -1,11 +1,15 @@
 """Students that read another vocabulary than their teacher: what they read, and what needs the teacher's tokens."""
 
+import re
+import zlib
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from safetensors.torch import load
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged
@@ -72,6 +76,21 @@ def test_a_learned_vocabulary_is_trained_evaluated_and_resumed(store: Path, tmp_
     # A run that starts from another reads the vocabulary of that one.
     started = tiny_config(store / "opinion", tmp_path / "three", init=runs[0])
     assert train(started, "train-student")["settings"]["tokenizer_sha256"] == record["settings"]["tokenizer_sha256"]
+
+
+def test_the_page_has_a_row_for_each_token_that_a_learned_vocabulary_has_in_training(
+    opinion_set: ExampleSet, tmp_path: Path
+) -> None:
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    train(tiny_config(opinion_set.root, run, vocabulary=250), "train-student")
+    assert invoke("export", run, "--html", page).exit_code == 0
+    found = re.search(r'<script id="student"[^>]*>([^<]*)<', page.read_text())
+    assert found is not None
+    row_V = load(zlib.decompress(b64decode(found[1])))["row_of_token"]
+    [read] = in_vocabulary([opinion_set], "250")
+    used = np.unique(load_examples(read, "train").sequences[0].flat)
+    padding = row_V[load_student(run).config.pad_id]
+    assert (row_V != padding).nonzero().flatten().tolist() == used.tolist()
 
 
 def test_tasks_of_teachers_with_two_tokenizers_share_a_vocabulary(store: Path, work: Path, tmp_path: Path) -> None:
