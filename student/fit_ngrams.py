@@ -92,7 +92,8 @@ def _fits(loss: Loss, target: Target, train: Examples, part: Ngrams) -> tuple[Fl
     rarity_F = SHARE_OF_RARITY * (1 + np.log((1 + len(train)) / (1 + num_rows_F)))
     scale_F = np.append(rarity_F, 1).astype(np.float32)
     # In a weighted regression, features and goals are multiplied by the roots of the weights.
-    root_N, mean_C = np.sqrt(row_weights(loss.class_weights, train)), goal_NC.mean(axis=0)
+    weight_N = row_weights(loss.class_weights, train)
+    root_N, mean_C = np.sqrt(weight_N), np.average(goal_NC, axis=0, weights=weight_N).astype(np.float32)
     x_NF = (sparse.diags(root_N) @ _features(counts) @ sparse.diags(scale_F)).tocsr()
     y_NC = root_N[:, None] * (goal_NC - mean_C)
     return mean_C, [scale_F[:, None] * _ridge(x_NF, y_NC, penalty) for penalty in PENALTIES]

@@ -17,6 +17,7 @@ from student.encoders.specs import (
     Cmow,
     EncoderSpec,
     Hybrid,
+    Recurrent,
     Sums,
 )
 from student.model.architecture import Facts, StudentConfig, TokenLabelConfig, token_reader_problems
@@ -30,7 +31,7 @@ OF_TEXTS = {"where", "query", "mix", "class_weights", "pairing", "token_dropout"
 
 
 def with_default_encoder(settings: TrainSettings, facts: Facts) -> TrainSettings:
-    """Returns the settings with the default encoder of pairs, unless a flag is given that only other encoders have.
+    """Returns the settings with the default encoder of the task, unless a flag is given that only other encoders have.
 
     Args:
         settings: the settings.
@@ -39,24 +40,28 @@ def with_default_encoder(settings: TrainSettings, facts: Facts) -> TrainSettings
     Raises:
         IntegrityError: if the folder of ``--init`` holds no student.
     """
-    head_kind = HEADS[settings.head.head or "mlp"]
+    # Labelled words need features of each token. Long texts have only been measured with matrices.
+    if "is_pair" not in facts or facts["max_seq_length"] > MOST_COMPARED:
+        return settings
+    head_kind, given_fields = HEADS[settings.head.head or "mlp"], settings.encoder.model_fields_set
+    spec: type[Aligned | Recurrent] = Aligned if facts["is_pair"] else Recurrent
+    shared = given_fields & spec.model_fields.keys() - {"embedding"}
+    encoder = spec(**settings.encoder.model_dump(include=shared))
     is_settled = (
-        bool(settings.encoder.model_fields_set)
-        or settings.head.pairing is not None
+        given_fields != shared
+        or (settings.head.pairing is not None and facts["is_pair"])
         or settings.layer_losses is not None
         or head_kind.reads_tokens
         or head_kind.reads_squares
         # The embeddings of another run belong to its encoder.
-        or (settings.start.folder is not None and not _is_aligned(settings.start.folder))
+        or (settings.start.folder is not None and _embedding_of(settings.start.folder) != encoder.embedding)
     )
-    if is_settled or not facts.get("is_pair") or facts["max_seq_length"] > MOST_COMPARED:
-        return settings
-    return settings.model_copy(update={"encoder": Aligned()})
+    return settings if is_settled else settings.model_copy(update={"encoder": encoder})
 
 
-def _is_aligned(run: Path) -> bool:
-    """Whether a run is there, of a student of aligned pairs."""
-    return (run / CONFIG_FILE).is_file() and read_encoder_config(run / CONFIG_FILE).embedding == "aligned"
+def _embedding_of(run: Path) -> str | None:
+    """Returns the kind of encoder of a student, None if there is no student."""
+    return read_encoder_config(run / CONFIG_FILE).embedding if (run / CONFIG_FILE).is_file() else None
 
 
 def build_config(settings: TrainSettings, facts: Facts, inherited: Bert | None = None) -> StudentConfig:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from distill.apps.score_advice import SKEWED
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources.columns import blank, plain_table, rows_in_words, type_name
@@ -70,7 +71,15 @@ class Look:
             return ("pearson", "spearmanr")
         if self.type == "multilabel":
             return ("micro_f1", "macro_f1")
-        return ("span_f1", "accuracy") if self.type == "token_labels" else ("accuracy", "macro_f1")
+        if self.type == "token_labels":
+            return ("span_f1", "accuracy")
+        return ("macro_f1", "accuracy") if self.is_skewed else ("accuracy", "macro_f1")
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether one class has so many rows that always predicting it is hard to beat by accuracy."""
+        counts = Counter(row[self.label] for row in self.rows) if self.type == "classification" else Counter[str]()
+        return bool(counts) and max(counts.values()) >= SKEWED * len(self.rows)
 
     def keys(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         """Returns the key of each row, which is equal for copies of an input. See `plain_texts`."""
@@ -301,6 +310,8 @@ def _findings(look: Look, left_out: Sequence[int], group: str | None) -> dict[st
     if look.type == "classification":
         counts = Counter(row[look.label] for row in look.rows)
         found["classes"] = _first([f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()])
+        if look.is_skewed:
+            found["skewed"] = "one class has most rows. All classes count the same, and macro F1 chooses the best epoch"
         answers: dict[tuple[str, ...], set[str]] = defaultdict(set)
         for key, row in zip(keys, look.rows, strict=True):
             answers[key].add(row[look.label])

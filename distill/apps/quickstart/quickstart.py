@@ -102,7 +102,7 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     teacher = _teach(config, folder, look, source) if config.has_teacher else None
     if teacher is None:
         _import_gold(config, folder, look, source, [row for rows in splits.values() for row in rows])
-    run = _train_students(config, folder, look)
+    run = _train(config, folder, look)
     evaluation = json.loads(run_command(["evaluate", run, *["--baseline"] * with_baseline, "--json"], folder))[TEST]
     if with_page:
         run_command(["report", run, "--output", PAGE], folder)
@@ -157,26 +157,15 @@ def _look_and_split(config: OwnFile) -> tuple[Look, str, dict[str, list[dict[str
     return look if config.test is None else _with_left_out(look, splits, num_unfit), manifest, splits
 
 
-def _train_students(config: OwnFile, folder: Path, look: Look) -> str:
-    """Trains a student of each encoder that may be best, and returns the folder of the one that held-out rows choose.
-
-    The default student's folder has the name of the task, by which servers and reports show it.
-    """
+def _train(config: OwnFile, folder: Path, look: Look) -> str:
+    """Trains the student. Returns its folder, which has the name of the task, by which servers and reports show it."""
+    run = f"runs/{config.task_name}"
     command = ["train-student", "--task", config.task_name, "--store", STORE, *_held_out(config)]
-    # Students of labelled words have neither n-grams nor a recurrence.
-    others = {} if look.type == "token_labels" else {"-recurrent": ["--embedding", "recurrent"]}
-    ngrams = ["--ngrams"] if others else []
-    found: dict[str, float] = {}
-    for ending, flags in {"": [], **others}.items():
-        run = f"runs/{config.task_name}{ending}"
-        run_command([*command, *ngrams, *flags, "--output-dir", run], folder)
-        scores = read_work_record(folder / run / RUN_RECORD)["result"]["evaluation"][HELD_OUT_SPLIT]["gold"]
-        metric, found[run] = next(iter(scores.items()))
-    best = max(found, key=lambda run: found[run])
-    if others:
-        each = ", ".join(f"{run} {value:.3f}" for run, value in found.items())
-        console.note(f"students by {metric} on held-out rows: {each}. The student below is {best}")
-    return best
+    # Students of labelled words have no n-grams.
+    command += ["--ngrams"] if look.type != "token_labels" else []
+    command += ["--class-weights", "balanced"] if look.is_skewed else []
+    run_command([*command, "--output-dir", run], folder)
+    return run
 
 
 def _can_have(what: str, module: str, extra: str) -> bool:

@@ -223,19 +223,25 @@ def test_it_is_described_by_parts() -> None:
         ("mrpc", {}, "aligned"),
         ("mrpc", {"head": "linear", "init": "noise"}, "aligned"),
         ("mrpc", {"embedding": "hybrid"}, "hybrid"),
-        ("mrpc", {"vector_size": 100}, "hybrid"),
+        ("mrpc", {"vector_size": 100}, "aligned"),
+        ("mrpc", {"matrix_size": 8}, "hybrid"),
         ("mrpc", {"pairing": "diffcat"}, "hybrid"),
         ("mrpc", {"head": "bilstm"}, "hybrid"),
         ("mrpc", {"init": Path("runs/words")}, "hybrid"),
         ("mrpc", {"layer_loss": "att-mse"}, "hybrid"),
-        ("sst2", {}, "hybrid"),
+        ("sst2", {}, "recurrent"),
+        ("sst2", {"vector_size": 100, "init": "noise"}, "recurrent"),
+        ("sst2", {"matrix_size": 8}, "hybrid"),
+        ("sst2", {"head": "cnn"}, "hybrid"),
+        ("sst2", {"layer_loss": "hid-cls"}, "hybrid"),
     ],
 )
-def test_it_is_the_default_of_pairs_unless_a_flag_needs_another(
+def test_pairs_are_aligned_and_texts_have_a_recurrence_unless_a_flag_needs_another(
     task: str, flags: dict[str, object], expected: str
 ) -> None:
-    settings = with_default_encoder(TrainSettings.from_flags(**flags), facts(task))
-    assert settings.encoder.embedding == expected
+    encoder = with_default_encoder(TrainSettings.from_flags(**flags), facts(task)).encoder
+    assert encoder.embedding == expected
+    assert flags.get("vector_size", encoder.vector_size) == encoder.vector_size
 
 
 def test_longer_texts_than_it_reads_have_another_default() -> None:

@@ -95,6 +95,14 @@ def test_pairs_have_them(roles_set: ExampleSet, tmp_path: Path) -> None:
     assert len(student.ngrams.weight_GRC) == 3
 
 
+def test_classes_that_count_the_same_have_the_same_mean(opinion_set: ExampleSet, tmp_path: Path) -> None:
+    flags = {"class_weights": "balanced", "alpha": 1.0, "where": "label = 0 or source_row % 5 = 0"}
+    train(settings(opinion_set, tmp_path / "run", **flags), "")
+    part = Student.load(tmp_path / "run").ngrams
+    assert part is not None
+    assert part.bias_C[0] == pytest.approx(float(part.bias_C[1]))
+
+
 def test_goals_are_mixtures_of_gold_and_teacher(opinion_set: ExampleSet) -> None:
     rows = load_dev(opinion_set, "validation").taken(np.arange(3))
     rows = replace(rows, label_N=np.array([0, 1, NO_LABEL]), score_N=np.array([1, 2, np.nan], np.float32))

@@ -216,6 +216,13 @@ def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tm
     assert "text number 3" not in {row["message"] for row in found["train"]}
 
 
+@pytest.mark.parametrize(("rare", "metrics"), [(49, ("accuracy", "macro_f1")), (47, ("macro_f1", "accuracy"))])
+def test_macro_f1_comes_first_if_one_class_has_most_rows(rare: int, metrics: tuple[str, ...], tmp_path: Path) -> None:
+    path = written(tmp_path, message=texts(), category=["yes"] * rare + ["no"] * (COUNT - rare))
+    look = look_at(path, ["message"], "category")
+    assert (look.metrics, "skewed" in look.findings) == (metrics, metrics[0] == "macro_f1")
+
+
 def test_near_copies_of_test_rows_are_left_out_of_training(tmp_path: Path) -> None:
     message = [f"{k} {k} {k} {k} has a problem in {k}" for k in range(COUNT)]
     look = look_at(written(tmp_path, message=message, category=["no", "yes"] * (COUNT // 2)), ["message"], "category")
