@@ -308,18 +308,7 @@ def _findings(look: Look, left_out: Sequence[int], group: str | None) -> dict[st
             f"{counted(len(left_out), 'row')} without text or label: {rows_in_words(left_out)} of the file"
         )
     if look.type == "classification":
-        counts = Counter(row[look.label] for row in look.rows)
-        found["classes"] = _first([f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()])
-        if look.is_skewed:
-            found["skewed"] = "one class has most rows. All classes count the same, and macro F1 chooses the best epoch"
-        answers: dict[tuple[str, ...], set[str]] = defaultdict(set)
-        for key, row in zip(keys, look.rows, strict=True):
-            answers[key].add(row[look.label])
-        pairs = zip(keys, look.rows, strict=True)
-        contradicting = [row[FILE_ROW] for key, row in pairs if len(answers[key]) > 1]
-        if contradicting:
-            count, where = sum(len(labels) > 1 for labels in answers.values()), rows_in_words(contradicting)
-            found["contradictions"] = f"{counted(count, 'text')} with several labels: {where} of the file"
+        found |= _findings_of_classes(look, keys)
     elif look.score_range is not None:
         found["scores"] = "{:g} to {:g}".format(*look.score_range)
     else:
@@ -339,6 +328,23 @@ def _findings(look: Look, left_out: Sequence[int], group: str | None) -> dict[st
         found[name] = f"{counted_groups(look.group_N)}. Each group stays in one split"
     lengths = sorted(sum(map(_num_words, key)) for key in keys)
     found["words"] = f"median {lengths[len(lengths) // 2]}, longest row {lengths[-1]}"
+    return found
+
+
+def _findings_of_classes(look: Look, keys: Sequence[tuple[str, ...]]) -> dict[str, str]:
+    counts = Counter(row[look.label] for row in look.rows)
+    shares = [f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()]
+    found = {"classes": _first(shares)}
+    if look.is_skewed:
+        found["skewed"] = "one class has most rows. All classes count the same, and macro F1 chooses the best epoch"
+    answers: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for key, row in zip(keys, look.rows, strict=True):
+        answers[key].add(row[look.label])
+    pairs = zip(keys, look.rows, strict=True)
+    contradicting = [row[FILE_ROW] for key, row in pairs if len(answers[key]) > 1]
+    if contradicting:
+        count, where = sum(len(labels) > 1 for labels in answers.values()), rows_in_words(contradicting)
+        found["contradictions"] = f"{counted(count, 'text')} with several labels: {where} of the file"
     return found
 
 
