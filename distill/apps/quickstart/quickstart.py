@@ -299,7 +299,7 @@ def _teach(config: OwnFile, folder: Path, look: Look, source: Sequence[str]) -> 
     teacher = _fine_tune(config, folder, look, source)
     record = read_work_record(folder / teacher / FINETUNE_RECORD)
     per_epoch = (time.perf_counter() - start) / len(record["result"]["history"])
-    # The time of a resumed training says nothing.
+    # A resumed training takes less than its time.
     _dump(config, folder, look, source, teacher, per_epoch * LOGITS_SHARE if is_new else None)
     return teacher
 
