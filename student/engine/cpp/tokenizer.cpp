@@ -164,14 +164,18 @@ void TextReader::read(std::string_view text, int64_t most, std::vector<int32_t>&
 
 void TextReader::read_part(const char* text, int64_t begin, int64_t end, int64_t size, int64_t most,
                            std::vector<int32_t>& ids) {
+  Word waiting[AHEAD];
+  size_t found = 0, read = 0;
   for (int64_t at = begin; at < end && static_cast<int64_t>(ids.size()) < most;) {
     const int64_t start = at;
     const uint8_t kind = kind_of_next(text, at);
     if (kind == SPACE) continue;
     if (kind == IN_WORD)
       for (int64_t behind = at; at < end && kind_of_next(text, behind) == IN_WORD;) at = behind;
-    append_word(text + start, at - start, size - start, ids);
+    if (found == read + AHEAD) append_word(waiting[read++ % AHEAD], ids);
+    waiting[found++ % AHEAD] = word_at(text + start, at - start, size - start);
   }
+  while (read < found) append_word(waiting[read++ % AHEAD], ids);
 }
 
 uint8_t TextReader::kind_of_next(const char* text, int64_t& at) const {
@@ -186,16 +190,24 @@ uint8_t TextReader::kind_of_next(const char* text, int64_t& at) const {
   return kind == ELSEWHERE ? tokenizer_.run_of(code).kind : kind;
 }
 
-void TextReader::append_word(const char* word, int64_t bytes, int64_t readable, std::vector<int32_t>& ids) {
-  if (bytes > WordCache::MOST_BYTES) return append_new_word(word, bytes, ids);
-  const WordCache::Key key = WordCache::key(word, bytes, readable);
-  WordCache::Entry& entry = cache_.place(key);
-  if (!(entry.key == key)) {
+TextReader::Word TextReader::word_at(const char* start, int64_t bytes, int64_t readable) {
+  Word word{start, bytes, {}, nullptr};
+  if (bytes > WordCache::MOST_BYTES) return word;
+  word.key = WordCache::key(start, bytes, readable);
+  word.entry = &cache_.place(word.key);
+  __builtin_prefetch(word.entry);
+  return word;
+}
+
+void TextReader::append_word(const Word& word, std::vector<int32_t>& ids) {
+  if (!word.entry) return append_new_word(word.start, word.bytes, ids);
+  WordCache::Entry& entry = *word.entry;
+  if (!(entry.key == word.key)) {
     const size_t before = ids.size();
-    append_new_word(word, bytes, ids);
+    append_new_word(word.start, word.bytes, ids);
     const auto count = static_cast<int64_t>(ids.size() - before);
     if (count > WordCache::MOST_IDS) return;
-    entry.key = key;
+    entry.key = word.key;
     entry.count = static_cast<int32_t>(count);
     std::copy(ids.begin() + static_cast<int64_t>(before), ids.end(), entry.ids);
     return;

@@ -56,7 +56,7 @@ class TextReader {
  public:
   explicit TextReader(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // Appends the ids of a text that is UTF-8, until there are at least `most` of them.
+  // Appends the ids of a text that is UTF-8, until there are at least `most` of them, or all.
   void read(std::string_view text, int64_t most, std::vector<int32_t>& ids);
 
  private:
@@ -65,10 +65,20 @@ class TextReader {
     int64_t characters;
     std::string_view text;
   };
+  // A word of a text, and its place among those that are remembered, or null if it is too long.
+  struct Word {
+    const char* start;
+    int64_t bytes;
+    WordCache::Key key;
+    WordCache::Entry* entry;
+  };
+  static constexpr size_t AHEAD = 8;  // words that are found, and their places fetched, before the first one is read
+
   void read_part(const char* text, int64_t begin, int64_t end, int64_t size, int64_t most, std::vector<int32_t>& ids);
   Character next(const char* text, int64_t& at, char (&own)[5]) const;
   uint8_t kind_of_next(const char* text, int64_t& at) const;
-  void append_word(const char* word, int64_t bytes, int64_t readable, std::vector<int32_t>& ids);
+  Word word_at(const char* start, int64_t bytes, int64_t readable);
+  void append_word(const Word& word, std::vector<int32_t>& ids);
   void append_new_word(const char* word, int64_t bytes, std::vector<int32_t>& ids);
 
   const Tokenizer& tokenizer_;
