@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,10 @@ class Rows(Protocol):
     @property
     def weight_N(self) -> Floats:
         """Returns the weights of the rows in the loss, float32."""
+        ...
+
+    def without_teacher(self) -> Self:
+        """Returns the rows without logits."""
         ...
 
 
@@ -97,6 +101,10 @@ class Examples:
     def lengths(self) -> Ints:
         """Returns the tokens per row, for a pair of its longer sentence [N]."""
         return self.ids1.lengths if self.ids2 is None else np.maximum(self.ids1.lengths, self.ids2.lengths)
+
+    def without_teacher(self) -> Self:
+        """Returns the rows without logits."""
+        return replace(self, teacher_NC=self.teacher_NC[:0])
 
     def taken(self, places: Ints) -> "Examples":
         """Returns the rows with these numbers."""

@@ -130,7 +130,7 @@ def dev_examples(run: Path, config: TaskConfig, logit_set: LogitSet) -> dict[str
     splits = [split for split in logit_set.splits if split != TRAIN]
     if not splits:
         raise DataError(f"{logit_set.root}: has no dev split to evaluate on")
-    return {split: kind.as_read(kind.read(logit_set, split), config) for split in splits}
+    return {split: kind.as_read(kind.scored(logit_set, kind.read(logit_set, split)), config) for split in splits}
 
 
 def evaluate_file(config: EvaluateSettings, teacher: Teacher | None = None) -> tuple[dict[str, Any], pa.Table]:

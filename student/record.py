@@ -136,7 +136,8 @@ def result(training: StudentTraining, student: TaskStudent, history: list[Entry]
     Calibrates the student before, and describes the inputs that it was not trained on.
     """
     _complete_config(training, student)
-    dev, logit_set = training.dev_splits, training.data.logit_set
+    logit_set = training.data.logit_set
+    dev = {split: training.kind.scored(logit_set, rows) for split, rows in training.dev_splits.items()}
     thresholds, calibration = _thresholds(training, student), student.config.calibration
     # A label holds where its calibrated logit exceeds the threshold, so the negative threshold is added to the logit.
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None

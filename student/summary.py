@@ -6,7 +6,9 @@ from typing import Any
 
 from pipeline.console import show, size
 from pipeline.record_file import Record
+from pipeline.tasks.temperature import COVERAGE
 
+IN_WORDS = {"coverage": f"gold within the {COVERAGE:.0%} interval"}
 MOST_NAMED = 3  # points of a sweep in a sentence
 Point = Mapping[str, Any]
 
@@ -31,7 +33,7 @@ def evaluation_tables(evaluation: dict[str, Any]) -> dict[str, tuple[list[str], 
         "Probabilities": (
             ["split", "probabilities", "before calibration", "after", "95 % from", "to"],
             [
-                [split, name.replace("_", " "), value.get("before"), value["after"], *ends]
+                [split, IN_WORDS.get(name, name.replace("_", " ")), value.get("before"), value["after"], *ends]
                 for split, parts in evaluation.items()
                 for name, value in parts.get("calibration", {}).items()
                 if "after" in value
@@ -60,7 +62,9 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
 
 
 def _other_scores(parts: dict[str, Any]) -> list[list[Any]]:
-    rows = [[name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
+    # A metric of the task is in the table of scores.
+    labels = {name: value for name, value in parts.get("labels", {}).items() if name not in parts["gold"]}
+    rows = [[name.replace("_", " "), value] for name, value in labels.items()]
     rows += [[f"{name.replace('_', ' ')} as it decides", value] for name, value in parts.get("decided", {}).items()]
     rows += [[name, value] for name, value in parts["bins"].items()]
     return rows + [[f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]

@@ -6,6 +6,7 @@ A cell is a `distill` command in its own process, such as a dump or a training, 
 import hashlib
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -108,11 +109,17 @@ def run_command(arguments: Sequence[str], folder: Path | None = None) -> str:
         out.seek(0)
         errors.seek(0)
         if code != 0:
-            reason = f"exit code {code}: {line}" if folder is None else f"the step failed:\n{errors.read().strip()}"
-            raise DistillError(reason)
+            own_words = "" if folder is None else errors.read().strip()
+            raise DistillError(f"the step failed:\n{own_words}" if own_words else f"{_ending(code)}: {line}")
         if folder is not None:
             console.note(f"  {time.perf_counter() - start:.0f} s")
         return out.read()
+
+
+def _ending(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed, probably because memory was full. Free some and repeat the command, and it resumes"
+    return f"exit code {code}"
 
 
 def content_sha256(parts: Sequence[str | Path]) -> str:

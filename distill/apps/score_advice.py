@@ -41,13 +41,14 @@ SHAPE = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size
 Scores = Mapping[str, float]
 
 
-def judge(parts: Mapping[str, Any]) -> list[str]:
+def judge(parts: Mapping[str, Any], is_file: bool = False) -> list[str]:
     """Judges the scores of one split.
 
     Args:
         parts: the results of `student.evaluate.evaluate` for a split, with or without the scores of a ``baseline``.
+        is_file: whether the split is a file that may not suit the student.
     """
-    return [*_left_out(parts), *_teacher(parts), *_student(parts), *_skew(parts)]
+    return [*_left_out(parts), *_teacher(parts), *_student(parts, is_file), *_skew(parts)]
 
 
 def judge_teacher(best: Entry) -> list[str]:
@@ -151,7 +152,7 @@ def _left_out(parts: Mapping[str, Any]) -> Iterator[str]:
     counts = {name.replace("_", " "): count for name, count in parts.get("rows", {}).items() if count}
     scored = counts.pop("scored", 0)
     if scored and counts:
-        why = " and ".join(f"{count:,} are {name}" for name, count in counts.items())
+        why = " and ".join(f"{count:,} {'is' if count == 1 else 'are'} {name}" for name, count in counts.items())
         yield f"Only {scored:,} of {scored + sum(counts.values()):,} rows were scored: {why}."
 
 
@@ -185,7 +186,7 @@ def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{line} {TEACHER_ADVICE}" for line in found[-1:])
 
 
-def _student(parts: Mapping[str, Any]) -> Iterator[str]:
+def _student(parts: Mapping[str, Any], is_file: bool) -> Iterator[str]:
     student, teacher = parts["gold"], parts["teacher"]
     # Other gold than the student learned explains all of its scores, so no other advice is given.
     if reversed_gold := _reversed(parts):
@@ -204,9 +205,9 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     if student[first] <= guessing:
         both = f"{first} ({student[first]:.3f} against {guessing:.3f})"
         advice = LONGER
-        if not teacher:
+        if is_file and not teacher:
             advice = "Compare with its scores on its own dev rows: `distill evaluate RUN` without --data."
-        elif teacher[first] <= guessing:
+        elif teacher and teacher[first] <= guessing:
             advice = "Its teacher is not better, so improve the teacher first."
         yield f"The student is not better than guessing by {both}. {advice}"
     if student[first] > teacher.get(first, 1.0):

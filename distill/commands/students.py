@@ -160,7 +160,7 @@ def _evaluated(settings: EvaluateSettings, evaluation: dict[str, Any], rows: "pa
 
         add_baseline(settings, evaluation, rows)
     for parts in evaluation.values():
-        parts["judgements"] = judge(parts) + ([] if rows is None else judge_texts(settings, rows))
+        parts["judgements"] = judge(parts, rows is not None) + ([] if rows is None else judge_texts(settings, rows))
     result = _add_evaluation(Result(evaluation), str(settings.run), evaluation, with_labels=True)
     return _add_judgements(_add_size(result, read_work_record(settings.run / RUN_RECORD)), evaluation)
 
@@ -201,7 +201,8 @@ def _add_confusion(result: Result, split: str, counts: dict[str, dict[str, int]]
         result.table(["gold \\ predicted", *labels], rows, f"{split}: rows by gold label and prediction")
         return
     worst = [one[:3] for one in mistakes(counts)[:MOST_LABELS]]
-    result.table(["gold", "predicted", "rows"], worst, f"{split}: the most frequent confusions. --json has all")
+    if worst:
+        result.table(["gold", "predicted", "rows"], worst, f"{split}: the most frequent confusions. --json has all")
 
 
 def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]) -> None:

@@ -14,6 +14,7 @@ MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY = 2**22
 MAX_SEQ_LENGTH = 2**20
 UNLABELLED = "unlabelled"  # origin of such rows
+GOLD = "gold"  # name of the teacher of a set that has the labels alone
 # No slash and no leading dot: a name from elsewhere becomes a folder and must not leave the store.
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 KIND_PATTERN = r"^[a-z][a-z_]{0,29}$"
@@ -198,6 +199,11 @@ class TeacherRecord(Part):
     @property
     def is_imported(self) -> bool:
         return self.answers_sha256 is not None
+
+    @property
+    def is_gold(self) -> bool:
+        """Whether there is no teacher: the logits are made of gold labels, as by ``quickstart`` with ``none``."""
+        return self.is_imported and self.name == GOLD
 
 
 class TokenizerRecord(Part):

@@ -172,9 +172,9 @@ def mean_kl(p_NC: Floats, q_NC: Floats) -> float:
 def glue_score(scores: dict[str, float]) -> float | None:
     """Returns GLUE's single number for a task: the mean of its metrics, such as accuracy and F1.
 
-    None without metrics.
+    None without metrics, or with one that no task of GLUE has.
     """
-    return float(np.mean(list(scores.values()))) if scores else None
+    return float(np.mean(list(scores.values()))) if scores and not scores.keys() & {"macro_f1", "micro_f1"} else None
 
 
 def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, score_N: Floats) -> dict[str, float]:

@@ -117,6 +117,10 @@ class TaskLesson(ABC, Generic[L, R, S]):
         """Returns rows in the form for a student of an architecture."""
         return rows
 
+    def scored(self, logit_set: L, rows: R) -> R:
+        """Returns rows for scores: without logits where these are gold's, because gold is not a perfect teacher."""
+        return rows.without_teacher() if all(one.record.teacher.is_gold for one in logit_set.sets) else rows
+
     @abstractmethod
     def is_scored(self, rows: R, config: TaskConfig) -> Bools:
         """Which rows can be held out [N]: those that have gold and are no variants."""

@@ -7,6 +7,7 @@ did not answer. NumPy's files contain named arrays with the answers and with the
 Shapes: N rows of the file, A of them with an answer, W rows of logits, C logits.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import refuse_lfs_pointer
@@ -247,6 +249,9 @@ def _kind(config: AnswersFile, table: pa.Table, task: Task) -> AnswersKind:
         if unfit == "score":
             has = f"labels ({', '.join(task.labels)}). Give a column `label`, or `probabilities` by label"
         raise ConfigError(f"{config.file}: {kind!r} is not for task {task.name!r}, which has {has}.")
+    if (kind, unfit) == ("label", "score") and "score" in there:
+        example = json.dumps({"probabilities": {task.labels[0]: 0.9}})
+        console.warn(f"{config.file}: `score` is ignored. To use it, write {example}, and add --rest spread")
     return kind
 
 

@@ -7,9 +7,9 @@ Shapes: N sentences, C logits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,10 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.label_N)
+
+    def without_teacher(self) -> Self:
+        """The spans without logits."""
+        return replace(self, teacher_NC=self.teacher_NC[:0])
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from student.summary import leading, tie
+from student.summary import evaluation_tables, leading, tie
 
 
 def point(rate: float, mean: float, deviation: float | None = None, seeds: int = 4) -> dict[str, Any]:
@@ -36,3 +36,12 @@ def test_means_within_the_standard_error_of_their_difference_tie(others: list[di
 def test_of_single_seeds_only_equal_ones_tie() -> None:
     points = [point(1, 0.9, seeds=1), point(2, 0.9, seeds=1), point(3, 0.8999, seeds=1)]
     assert leading(points) == points[:2]
+
+
+def test_a_metric_of_the_task_has_one_row() -> None:
+    both = {"accuracy": 0.8, "macro_f1": 0.5}
+    parts = {"gold": both, "interval": {}, "teacher": {}, "majority": both, "glue": None, "bins": {}, "fidelity": {}}
+    labels = {"macro_f1": 0.5, "labels_predicted": 2}
+    tables = evaluation_tables({"test": parts | {"labels": labels}})
+    assert [row[1] for row in tables["Against gold"][1]] == ["accuracy", "macro_f1"]
+    assert [row[1] for row in tables["Other scores"][1]] == ["labels predicted"]

@@ -315,7 +315,7 @@ def _findings(look: Look, left_out: Sequence[int], group: str | None) -> dict[st
         found["labels"] = _first(look.labels)
     similar = alike(look.labels)
     if similar:
-        found["similar labels"] = f"{_first(similar)}. Are they one label?"
+        found["similar labels"] = f"{_first(similar)}. If they are one label, give it one name in the file"
     unclear = [name for name in look.labels if name.lower() in MISSING]
     if unclear:
         found["labels or none?"] = f"{_first(unclear)}. If these rows have no label, empty the cells"

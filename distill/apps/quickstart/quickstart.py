@@ -35,6 +35,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.file_names import FINETUNE_RECORD, RUN_RECORD, TOKENIZER_FILE
 from pipeline.files import make_folder, write_atomically, write_text
 from pipeline.record_file import read_work_record
+from pipeline.sets.record_parts import GOLD
 from pipeline.sources import load_source, load_word_source
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Task, parse_manifest
@@ -51,7 +52,6 @@ FEWEST_STEPS, ROWS_PER_STEP = 200, 32
 LOGITS_SHARE = 1 / 3  # of the time of a training step, whose gradients take twice as long
 PAGE = "report.html"
 LABELS = "labels.parquet"
-GOLD = "gold"  # the teacher of a set that has the labels alone
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,14 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
         console.note("teacher: none. The student learns from the labels alone, and no further text can be labelled")
     with_page = _can_have(PAGE, "matplotlib", "report")
     with_baseline = _can_have("comparison with a baseline", "sklearn", "sklearn")
+    tables = {folder / "data" / name / f"{split}.parquet": _table(look, rows) for split, rows in splits.items()}
+    _refuse_other_rows(folder, folder / f"{name}.yaml", manifest, tables)
     make_folder(folder / "data" / name)
     # The commands below are repeatable in this folder.
     console.note(f"$ cd {shlex.quote(str(folder))}")
     write_text(folder / f"{name}.yaml", manifest)
-    for split, rows in splits.items():
-        write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
+    for path, table in tables.items():
+        write_atomically(path, partial(pq.write_table, table))
     source = ["--manifest", f"{name}.yaml", "--data", "data"]
     teacher = _teach(config, folder, look, source) if config.has_teacher else None
     if teacher is None:
@@ -141,6 +143,21 @@ def _refuse_other_encoder(config: OwnFile, folder: Path) -> None:
         )
 
 
+def _refuse_other_rows(folder: Path, manifest_path: Path, manifest: str, tables: Mapping[Path, pa.Table]) -> None:
+    """Checks that a folder does not have the steps of other rows or columns, whose files would be replaced.
+
+    Raises:
+        ConfigError: if it does.
+    """
+    is_other = manifest_path.is_file() and manifest_path.read_text(encoding="utf-8") != manifest
+    there = {path: pq.read_table(path) for path in tables if path.is_file()}
+    # Compared as text, where a number that is not a number is equal to itself.
+    if is_other or any(str(table.to_pylist()) != str(tables[path].to_pylist()) for path, table in there.items()):
+        raise ConfigError(
+            f"--output-dir {folder}: has a student of other rows or columns. Choose another folder, or delete this one."
+        )
+
+
 def _look_and_split(config: OwnFile) -> tuple[Look, str, dict[str, list[dict[str, Any]]]]:
     """Checks everything that the user gives before anything is written. Returns the look, the manifest, the splits."""
     look = look_at(config.file, config.texts, config.label, config.columns, config.group)
@@ -176,10 +193,9 @@ def _can_have(what: str, module: str, extra: str) -> bool:
     return is_there
 
 
-def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
-    pq.write_table(
-        pa.Table.from_pylist([{name: row.get(name) for name in (*look.texts, look.label, *look.kept)} for row in rows]),
-        path,
+def _table(look: Look, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{name: row.get(name) for name in (*look.texts, look.label, *look.kept)} for row in rows]
     )
 
 

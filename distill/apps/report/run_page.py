@@ -221,7 +221,8 @@ def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Sect
         levels = {name: next(iter(parts[key].values())) for name, key in LEVELS.items() if parts.get(key)}
         caption = "Scores after each epoch. The circle marks the saved epoch, selected by "
         caption += f"{result.get('chosen_by') or first}."
-        caption += f" Dashed: {first} of the teacher and of guessing." if levels else ""
+        whose = " and of ".join({"teacher": "the teacher"}.get(name, name) for name in levels)
+        caption += f" Dashed: {first} of {whose}." if levels else ""
         drawn.append(_curves("Scores", history, lines, caption, best, levels))
     return Section("Training", pictures=tuple(drawn))
 
@@ -257,7 +258,7 @@ class DevRows:
 
     Attributes:
         table: their ``source_row``, ``sentence1`` and ``sentence2``.
-        teacher: the teacher's predictions.
+        teacher: the teacher's predictions, no rows without a teacher.
         student: the student's, calibrated.
     """
 
@@ -317,7 +318,8 @@ def _rows_of_words(logit_set: Any, split: str, student: TaskStudent, rows: Label
     }
     gold = (label_W[is_read_W], np.full(int(is_read_W.sum()), np.nan, dtype=np.float32))
     answers = {"teacher": rows.teacher_TC, "student": logits_TC}
-    of = [Predictions(who, student.config.target, TC[token_W[is_read_W]], *gold) for who, TC in answers.items()]
+    at_W = token_W[is_read_W]
+    of = [Predictions(who, student.config.target, TC[at_W if len(TC) else []], *gold) for who, TC in answers.items()]
     return DevRows(pa.table(words), *of)
 
 
@@ -330,46 +332,63 @@ DEV_ROWS: dict[KindName, Callable[[Any, str, TaskStudent, Any], DevRows]] = {
 def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[str, str], root: Path) -> Section:
     """Draws what `evaluate` returned for a split, and the predictions that it was computed from."""
     target, teacher, student = rows.student.target, rows.teacher, rows.student
-    known = [teacher.with_gold, student.with_gold]
+    known = [of.with_gold for of in (teacher, student) if len(of)]
     by_label = {"student": parts["by_label"], "teacher": parts["teacher_by_label"]}
     drawn, tables = predictions.against_gold(known, parts["confusion"], by_label)
-    title = "Student against teacher"
-    if target.has_classes:
-        counts = confusion_of_labels(target, student.logits_NC, teacher.logits_NC.argmax(axis=1))
-        caption = "Predictions of the student for each prediction of the teacher: number of rows, and share."
-        drawn.append(charts.matrix(title, counts, target.names, ("teacher", "student"), caption))
-    elif not target.has_label_lists:
-        limits = predictions.limits_of(teacher.scores_N, student.scores_N)
-        axes = ("score by the teacher", "score by the student")
-        caption = "Darker cells contain more rows. On the dashed line, both predict the same."
-        drawn.append(charts.density(title, teacher.scores_N, student.scores_N, limits, axes, caption))
-    if len(known[1]) and target.has_classes:
+    if len(teacher):
+        drawn += _against_teacher(teacher, student)
+    if len(known) > 1 and len(student.with_gold) and target.has_classes:
         drawn.append(predictions.handed_on(*known))
-    if len(known[1]) and not target.has_label_lists:
-        tables.append(_only_teacher_right(rows, texts, partial(with_file_columns, root, split)))
+    if len(student.with_gold) and not target.has_label_lists:
+        tables.append(_worst_rows(rows, texts, partial(with_file_columns, root, split)))
     return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
 
 
-def _only_teacher_right(rows: DevRows, texts: dict[str, str], place: Callable[[Rows], Rows]) -> Table:
-    """Returns the rows on which only the student is wrong, or on which its error exceeds the teacher's most."""
-    teacher, student = rows.teacher, rows.student
+def _against_teacher(teacher: Predictions, student: Predictions) -> list[Picture]:
+    """Draws the student's predictions against the teacher's. Several labels per row have no picture."""
+    target, title = student.target, "Student against teacher"
+    if target.has_classes:
+        counts = confusion_of_labels(target, student.logits_NC, teacher.logits_NC.argmax(axis=1))
+        caption = "Predictions of the student for each prediction of the teacher: number of rows, and share."
+        return [charts.matrix(title, counts, target.names, ("teacher", "student"), caption)]
+    if target.has_label_lists:
+        return []
+    limits = predictions.limits_of(teacher.scores_N, student.scores_N)
+    axes = ("score by the teacher", "score by the student")
+    caption = "Darker cells contain more rows. On the dashed line, both predict the same."
+    return [charts.density(title, teacher.scores_N, student.scores_N, limits, axes, caption)]
+
+
+def _worst_rows(rows: DevRows, texts: dict[str, str], place: Callable[[Rows], Rows]) -> Table:
+    """Returns the rows on which the student is wrong and the teacher, if there is one, is right or closer to gold."""
+    teacher, student, has_teacher = rows.teacher, rows.student, len(rows.teacher) > 0
+    columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence"}
     if student.target.has_classes:
-        teacher_N, student_N = (of.logits_NC.argmax(axis=1) for of in (teacher, student))
+        student_N, best_N = student.logits_NC.argmax(axis=1), student.label_N
+        if has_teacher:
+            best_N = teacher.logits_NC.argmax(axis=1)
+        is_known_N = (best_N == student.label_N) & (student.label_N != NO_LABEL)
+        chosen_N = np.flatnonzero(is_known_N & (student_N != student.label_N))
         worst_N = softmax(student.logits_NC).max(axis=1)
-        chosen_N = np.flatnonzero((teacher_N == student.label_N) & (student_N != student.label_N))
         values = {"label": student.label_N, "student": student_N, "confidence": worst_N}
-        columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence"}
-        caption = "Rows on which only the teacher is right. The most confident mistakes of the student come first."
+        which, order = "the student is wrong", "The most confident mistakes come first."
+        if has_teacher:
+            which = "only the teacher is right"
     else:
-        values = {"score": student.score_N, "teacher": teacher.scores_N, "student": student.scores_N}
-        worst_N = abs(student.scores_N - student.score_N) - abs(teacher.scores_N - student.score_N)
+        worst_N = abs(student.scores_N - student.score_N)
+        values = {"score": student.score_N, "student": student.scores_N}
+        columns = {"row": "source_row", "gold": "score", "student": "student"}
         chosen_N = np.flatnonzero(np.isfinite(student.score_N))
-        columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student"}
-        caption = "Rows on which the student is farther from gold than the teacher. The largest differences come first."
+        which, order = "the student is farthest from gold", "The largest differences come first."
+        if has_teacher:
+            worst_N = worst_N - abs(teacher.scores_N - student.score_N)
+            values["teacher"], columns["teacher"] = teacher.scores_N, "teacher"
+            which = "the student is farther from gold than the teacher"
     first = chosen_N[np.argsort(-worst_N[chosen_N], kind="stable")][:SHOWN_ROWS]
     shown = rows.table.take(first).to_pylist()
     found = [row | {name: of_N[k].item() for name, of_N in values.items()} for row, k in zip(shown, first, strict=True)]
-    title = "The student fails, the teacher does not"
+    title = "The student fails, the teacher does not" if has_teacher else "The largest mistakes of the student"
+    caption = f"Rows on which {which}. {order}"
     return predictions.row_table(title, place(found), columns | texts, student.target.names, caption)
 
 

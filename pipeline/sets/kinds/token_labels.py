@@ -4,9 +4,9 @@ Shapes: N sentences, T tokens of all of them, C logits.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +76,10 @@ class LabelledWords:
         num_words_N = pc.list_value_length(words).to_numpy().astype(np.int64)
         has_gold_N = label.is_valid().to_numpy()
         return cls(names, pieces, num_words_N, ragged(label), has_gold_N, teacher_TC)
+
+    def without_teacher(self) -> Self:
+        """Returns the sentences without logits."""
+        return replace(self, teacher_TC=self.teacher_TC[:0])
 
     @property
     def gold_T(self) -> Ints:

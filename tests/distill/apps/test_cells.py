@@ -62,3 +62,11 @@ def test_a_step_is_a_command_in_its_folder_and_a_failed_one_says_why(
     assert "$ distill --version" in capsys.readouterr().err
     with pytest.raises(DistillError, match=naming("the step failed", "here")):
         run_command(["sql", "from none", "--store", "here"], tmp_path)
+
+
+def test_a_step_that_is_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "killed"))
+    (tmp_path / "killed").write_text("#!/bin/sh\nkill -9 $$\n")
+    (tmp_path / "killed").chmod(0o700)
+    with pytest.raises(DistillError, match=naming("memory", "sql")):
+        run_command(["sql"], tmp_path)

@@ -71,7 +71,7 @@ def multilabel(**labels: tuple[int, int, float]) -> dict[str, Any]:
         ),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 9}, "b": {"a": 1}}), [("90%", "'a'")]),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 5}, "b": {"b": 5}}), []),
-        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, [("0.400 against 0.500", "evaluate")]),
+        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, [("0.400 against 0.500", "more rows")]),
         (parts_of(0.4, 0.9, None), [("0.400 against 0.500", "more rows")]),
         (parts_of(0.4, 0.4, None), [("0.400 against 0.500", "teacher first")]),
         (
@@ -97,6 +97,11 @@ def test_scores_are_judged(parts: dict[str, Any], words: list[tuple[str, ...]]) 
     found = judge(parts)
     assert len(found) == len(words)
     assert all(word in line for part, line in zip(words, found, strict=True) for word in part)
+
+
+def test_a_file_that_may_not_suit_the_student_is_compared_with_its_own_rows() -> None:
+    (found,) = judge({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, is_file=True)
+    assert "evaluate" in found
 
 
 def test_a_teacher_that_leaves_labels_out_is_judged_by_its_best_epoch() -> None:

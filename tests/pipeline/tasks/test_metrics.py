@@ -163,6 +163,7 @@ def test_glue_takes_the_mean_of_a_tasks_metrics() -> None:
     assert glue_score({"accuracy": 0.9, "f1": 0.5}) == pytest.approx(0.7)
     assert glue_score({"matthews_correlation": -0.25}) == -0.25
     assert glue_score({}) is None
+    assert glue_score({"accuracy": 0.9, "macro_f1": 0.5}) is None
 
 
 def test_readings_of_bins_by_hand() -> None:

@@ -100,6 +100,15 @@ def written(folder: Path, *values: Any, column: str = "label", task: str = "rte"
     return read_answers(AnswersFile.from_flags(file=path, task=task, teacher="any", **flags), load_task(task))
 
 
+def test_a_score_beside_a_label_is_ignored_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"label": "entailment", "score": 0.7}) + "\n")
+    found = read_answers(AnswersFile.from_flags(file=path, task="rte", teacher="any"), load_task("rte"))
+    assert np.exp(found.logits_WC)[0, 0] == pytest.approx(1)
+    assert "answers.jsonl" in (told := capsys.readouterr().err)
+    assert "--rest spread" in told
+
+
 @pytest.mark.parametrize("column", ["label", "labels"])
 def test_a_bare_label_has_a_probability_of_one(column: str, tmp_path: Path) -> None:
     for values in (("entailment", "Not_Entailment", None), (0, 1, None), (["entailment"], ["not_entailment"], None)):

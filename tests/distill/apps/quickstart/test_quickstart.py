@@ -241,6 +241,32 @@ def test_the_folder_of_another_encoder_stays_as_it_is(tmp_path: Path) -> None:
     assert [file.name for file in folder.iterdir()] == ["labels.parquet"]
 
 
+def test_the_folder_of_other_rows_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def stop(command: list[str], *_: Path) -> str:
+        steps.append(command[0])
+        raise DataError("stopped at the first step")
+
+    monkeypatch.setattr("distill.apps.quickstart.quickstart.run_command", stop)
+    labels, folder = ["no", "yes"] * (COUNT // 2), tmp_path / "out"
+    flags = ("--text", "message", "--output-dir", folder, "--model-name-or-path", "none", "--label")
+    path = written(tmp_path, message=texts(), category=labels, other=[*labels[1:], "no"])
+    for label, message, is_other in (
+        ("category", "stopped", False),
+        ("category", "stopped", False),  # repeated, it goes on
+        ("other", "--output-dir", True),
+    ):
+        result = invoke("quickstart", path, *flags, label)
+        assert (result.exit_code, message in result.stderr) == (2, True)
+        assert len(steps) == (2 if is_other else steps.count("import"))
+    written(tmp_path, message=[*texts()[1:], "new"], category=labels)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    result = invoke("quickstart", path, *flags, "category")
+    assert (result.exit_code, "--output-dir" in result.stderr, len(steps)) == (2, True, 2)
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
 def test_a_test_file_with_an_unknown_label_or_column_is_refused_before_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,7 +389,10 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
         "ticket",
     ]
     _rows_of_the_file_are_shown(folder, message)
-    assert (folder / "report.html").is_file()
+    page = (folder / "report.html").read_text()
+    # Labels that learn from themselves are no teacher with perfect scores.
+    assert ("The largest mistakes of the student" in page, "Reliability of the teacher" in page) == (True, False)
+    assert all(not parts["teacher"] and not parts["fidelity"] for parts in record["result"]["evaluation"].values())
     answered = json.loads(invoke("predict", folder / "runs" / "rows", "this is good", "--json").stdout)
     assert answered[0]["label"] == "yes"
     assert all(line.startswith("distill ") for line in found["next"])
