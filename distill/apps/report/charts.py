@@ -175,7 +175,7 @@ def curves(
             )
         if best is not None:
             value = next(iter(lines.values()))[steps.index(best)]
-            plot.scatter(best, value, s=110, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=3)
+            plot.scatter(best, value, s=110, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=3, clip_on=False)
         for number, (name, value) in enumerate(sorted((levels or {}).items(), key=lambda level: -level[1])):
             plot.axhline(value, color=FAINT, linestyle="--", linewidth=1)
             # The highest level's name is above its line, the others' below, so that close levels do not overlap.

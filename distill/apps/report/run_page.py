@@ -123,7 +123,7 @@ def trained_set(settings: ReportSettings, record: Record) -> tuple[LogitSet | No
 def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
     settings, result = record["settings"], record["result"]
     architecture: dict[str, Any] = made_of["architecture"]
-    return architecture | {
+    facts = architecture | {
         "parameters": made_of["parameters"]["total"],
         "weights on disk": size(made_of["bytes"]),
         "logit set": ", ".join(record["logit_sets"]),
@@ -134,6 +134,7 @@ def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
         "command": record["command"],
         "written with": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
     }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _settings(record: Record) -> Section:
@@ -242,7 +243,7 @@ def _judged(settings: ReportSettings, folder: Path, evaluation: dict[str, Any]) 
 
 def scores_section(evaluation: dict[str, Any], warnings: Sequence[str] = ()) -> Section:
     """Scores against gold, the teacher and the baseline, as `evaluate` prints them, with its warnings."""
-    caption = "95 % interval: bootstrap over the rows, for shares without any spread the exact one. "
+    caption = "95 % interval: where scores on other rows like these lie, by a bootstrap. "
     caption += "Guessing: always the same prediction."
     tables = evaluation_tables(evaluation).items()
     drawn = [

@@ -95,6 +95,12 @@ def test_figures_are_set_to_the_right_and_read_alike() -> None:
     assert classes == [None, "figure", "figure"] * 4
 
 
+def test_a_table_without_rows_is_left_out() -> None:
+    tables = (Table("Mistakes", ("row",), []), Table("Labels", ("label",), [("yes",)]))
+    html = render(Page("k", "t", "l", (Section("s", tables=tables),)))
+    assert ("Mistakes" in html, "Labels" in html) == (False, True)
+
+
 @given(st.text(), st.integers(1, 40))
 def test_a_clipped_text_is_one_printable_line(text: str, length: int) -> None:
     line = clipped(text, length)
