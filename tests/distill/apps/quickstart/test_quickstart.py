@@ -364,14 +364,16 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     path = written(tmp_path, message=[*message, message[0], "x"], category=[*category, "no", " "], ticket=tickets)
     # Most test rows are not in the file, one is, and one cannot be scored.
     new = [f"this is {word} again {k},{label}" for k in range(9) for word, label in (("good", "yes"), ("bad", "no"))]
-    (tmp_path / "test.csv").write_text("\n".join(["message,category", f"{message[1]},no", *new, "unknown,"]) + "\n")
+    (tmp_path / "test.csv").write_text(
+        "\n".join(["message,category", f"{message[1]},no", *new, "unknown,", "so good,no"]) + "\n"
+    )
     flags = ("--text", "message", "--label", "category", "--columns", "ticket", "--test", tmp_path / "test.csv")
     arguments = ("quickstart", path, *flags, "--model-name-or-path", "none")
     result = invoke(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["scores"]["student"]["accuracy"] > 0.9
-    assert found["test_rows"] == 19
+    assert found["test_rows"] == 20
     assert found["findings"]["left out of the test"].startswith("1 row ")
     assert set(found["scores"]) == {"student", "words and characters, TF-IDF"}
     assert "teacher: none" in result.stderr
