@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from distill.apps.score_advice import SKEWED
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources.columns import blank, plain_table, rows_in_words, type_name
@@ -34,6 +33,8 @@ from pipeline.text.same_input import plain_texts
 # A column with more distinct whole numbers holds scores. A column with fewer rows per distinct word holds ids or texts.
 MOST_GRADES, ROWS_PER_CLASS = 20, 5
 FEWEST_ROWS = 50
+# Balanced classes gained ten points of macro F1 on MRPC (67 % of one class), and cost one on QQP (62 %).
+SKEWED = 0.65
 FILE_ROW = "file_row"  # column with the number of a row in the user's file
 SHOWN = 10  # number of labels that are printed by name
 

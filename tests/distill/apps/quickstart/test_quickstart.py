@@ -217,7 +217,7 @@ def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tm
     assert "text number 3" not in {row["message"] for row in found["train"]}
 
 
-@pytest.mark.parametrize(("rare", "metrics"), [(49, ("accuracy", "macro_f1")), (47, ("macro_f1", "accuracy"))])
+@pytest.mark.parametrize(("rare", "metrics"), [(43, ("accuracy", "macro_f1")), (41, ("macro_f1", "accuracy"))])
 def test_macro_f1_comes_first_if_one_class_has_most_rows(rare: int, metrics: tuple[str, ...], tmp_path: Path) -> None:
     path = written(tmp_path, message=texts(), category=["yes"] * rare + ["no"] * (COUNT - rare))
     look = look_at(path, ["message"], "category")
