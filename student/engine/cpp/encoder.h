@@ -170,7 +170,9 @@ void scan(const RowTable& table, const int32_t* rows, int64_t count, float* feat
 }
 
 void add_row_of(const void* row, Number number, float scale, int64_t width, float* sum) {
-  const auto add = [&](auto* numbers) { pool(RowList<std::decay_t<decltype(*numbers)>>{&numbers, &scale, 1, width}, sum, nullptr); };
+  const auto add = [&](auto* numbers) {
+    pool(RowList<std::decay_t<decltype(*numbers)>>{&numbers, &scale, 1, width}, sum, nullptr);
+  };
   switch (number) {
     case FLOAT32: return add(static_cast<const float*>(row));
     case FLOAT16: return add(static_cast<const Half*>(row));

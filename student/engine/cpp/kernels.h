@@ -107,8 +107,10 @@ struct Kernels {
                  float* out);
   // What a vector finds in the other text: `seen` has room for a row without its vector, `shares` for one per row.
   void (*attend)(const float* query, const TokenRows& rows, float* shares, float* seen);
-  // Moves the states, maxima and minima of one way of an element-wise recurrence on. See recur.h.
-  void (*recur)(const float* const* steps, int64_t count, int64_t by, int64_t begin, int64_t size, float* states);
+  // Moves the states, maxima and minima of one way of an element-wise recurrence on. Steps are float32 or float16. See
+  // recur.h.
+  void (*recur)(const void* const* steps, Number number, int64_t count, int64_t by, int64_t begin, int64_t size,
+                float* states);
 };
 
 const Kernels& kernels();

@@ -12,16 +12,21 @@ constexpr float INFINITE = std::numeric_limits<float>::infinity();
 constexpr int64_t LONGEST = 16;  // numbers of a vector, on any level
 enum : int64_t { GATES, VALUES };
 
+const float* weights_of(const File& file, int64_t vector_size, int64_t size) {
+  return file.get("steps", FLOAT32, {4 * size, vector_size}).floats();
+}
+
 }  // namespace
 
-Recurrence::Recurrence(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size)
+Recurrence::Recurrence(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size,
+                       bool is_rounded)
     : vector_size_(vector_size), size_(size), padded_((size + LONGEST - 1) / LONGEST * LONGEST),
       norm_(file.get("norm", FLOAT32, {2, vector_size}).floats()),
       bias_(file.get("steps.bias", FLOAT32, {4 * size}).floats()),
-      layer_(arithmetic,
-             {file.get("steps", FLOAT32, {4 * size, vector_size}).floats(), FLOAT32, nullptr, 4 * size, vector_size, nullptr, 0},
+      layer_(arithmetic, {weights_of(file, vector_size, size), FLOAT32, nullptr, 4 * size, vector_size, nullptr, 0},
              {{0, vector_size, 0}}),
-      steps_(num_rows, 4 * padded_, INT64_MAX) {}
+      number_(is_rounded ? FLOAT16 : FLOAT32),
+      steps_(num_rows, 4 * padded_, INT64_MAX, number_) {}
 
 // LayerNorm.
 void Recurrence::normalise(float* vector) const {
@@ -52,7 +57,8 @@ void Recurrence::make(const Kernels& arithmetic, const RowTable& table, const in
       for (const int64_t way : {0, 1}) {
         float* const place = out + (2 * way + part) * padded_;
         const int64_t first = (2 * part + way) * size_;
-        for (int64_t i = 0; i < size_; ++i) place[i] = made[static_cast<size_t>(n * width + first + i)] + bias_[first + i];
+        const float* const numbers = made.data() + n * width + first;
+        for (int64_t i = 0; i < size_; ++i) place[i] = numbers[i] + bias_[first + i];
         for (int64_t i = 0; part == GATES && i < size_; ++i) place[i] = std::tanh(place[i]);
       }
 }
@@ -62,23 +68,24 @@ void Recurrence::keep(const Kernels& arithmetic, const RowTable& table, const st
 }
 
 // The states after one way, and their maxima and minima. A token's gates and values of a way lie beside each other.
-void Recurrence::pass(const Kernels& arithmetic, const std::vector<const float*>& steps, bool is_back,
+void Recurrence::pass(const Kernels& arithmetic, const std::vector<const void*>& steps, bool is_back,
                       float* states) const {
   const auto count = static_cast<int64_t>(steps.size());
   const int64_t by = is_back ? -1 : 1, begin = is_back ? 2 * padded_ : 0;
-  const float* const* const first = steps.data() + (is_back ? count - 1 : 0);
+  const void* const* const first = steps.data() + (is_back ? count - 1 : 0);
+  const int64_t bytes = number_ == FLOAT16 ? 2 : 4;
   std::fill_n(states, padded_, 0.0f);
   std::fill_n(states + padded_, padded_, -INFINITE);
   std::fill_n(states + 2 * padded_, padded_, INFINITE);
   for (int64_t t = 0; t < count; t += PIECE) {
     for (int64_t ahead = t + PIECE; ahead < std::min(t + 2 * PIECE, count); ++ahead)
-      fetch(first[ahead * by] + begin, 2 * padded_ * static_cast<int64_t>(sizeof(float)));
-    arithmetic.recur(first + t * by, std::min(PIECE, count - t), by, begin, padded_, states);
+      fetch(static_cast<const char*>(first[ahead * by]) + begin * bytes, 2 * padded_ * bytes);
+    arithmetic.recur(first + t * by, number_, std::min(PIECE, count - t), by, begin, padded_, states);
   }
 }
 
 void Recurrence::represent(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
-                           std::vector<const float*>& steps, float* features) const {
+                           std::vector<const void*>& steps, float* features) const {
   keep(arithmetic, table, rows);
   steps.clear();
   for (const int32_t row : rows) steps.push_back(steps_.find(row));

@@ -151,9 +151,10 @@ void Student::read_table(const Json& settings) {
   if (const Json* state_size = settings.find("state_size")) {
     require(table.has_maxima && !(table.side || size || window || compared),
             "it has a recurrence, and parts that do not go with it");
+    const bool is_rounded = file.has("0.hidden") && file.weights("0.hidden", {-1, -1}).number == INT8;
     // Every token's steps are kept, so a state must not be wider than what the file holds of a token.
     recurrence = std::make_unique<Recurrence>(arithmetic, file, table.whole, table.vector_size,
-                                              state_size->integer(1, table.vector_size));
+                                              state_size->integer(1, table.vector_size), is_rounded);
   }
 }
 
@@ -369,7 +370,7 @@ void Student::represent_window(Workspace& work, const int32_t* ids, int64_t coun
   read.skips_sums = !work.reads_sums;
   arithmetic.encode(read, work.rows.data(), count, features, work.scratch.data());
   if (recurrence)
-    recurrence->represent(arithmetic, table, work.rows, work.kept, features + table.features());
+    recurrence->represent(arithmetic, table, work.rows, work.steps, features + table.features());
   if (!bigrams.size()) return;
   float* const sum = features + table.features();
   std::fill_n(sum, bigrams.size(), 0.0f);

@@ -206,25 +206,28 @@ struct Alignment {
 // is computed when a text first has the token, and kept.
 class Recurrence {
  public:
-  Recurrence(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
+  // `is_rounded`: whether heads round the states to 8 bits, so that steps are kept in 16.
+  Recurrence(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size,
+             bool is_rounded);
   int64_t features() const { return 6 * size_; }
   int64_t size() const { return size_; }
   void fetch_row(int32_t row) const { steps_.fetch_row(row); }
   // The last state, the maxima and the minima of each way.
   void represent(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
-                 std::vector<const float*>& steps, float* features) const;
+                 std::vector<const void*>& steps, float* features) const;
   void keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const;
 
  private:
   void make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count, float* out) const;
   void normalise(float* vector) const;
-  void pass(const Kernels& arithmetic, const std::vector<const float*>& steps, bool is_back, float* states) const;
+  void pass(const Kernels& arithmetic, const std::vector<const void*>& steps, bool is_back, float* states) const;
 
   int64_t vector_size_, size_;
   int64_t padded_;     // numbers of a state, in whole vectors of all levels
   const float* norm_;  // factors, then shifts
   const float* bias_;
   LayerPart layer_;  // [gates of both ways, values of both ways]
+  Number number_;   // of steps
   KeptRows steps_;  // of each way the gates, then the values
 };
 
@@ -277,6 +280,7 @@ struct Workspace {
   std::vector<int64_t> word_tokens;
   Alignment::Workspace alignment;
   std::vector<const float*> kept;  // of a text's tokens
+  std::vector<const void*> steps;
   Ngrams::Workspace ngrams;
   std::vector<float> added;  // to the logits of heads with n-grams
 };
