@@ -25,7 +25,7 @@ constexpr int OFFSET = 128;  // added to bytes of inputs, which the instruction 
 #else
 constexpr bool HAS_PAIRS = false, HAS_BYTES = false;
 constexpr int OFFSET = 0;
-#if defined(__SSE2__) || defined(__wasm_simd128__)
+#if defined(__SSE2__)
 constexpr bool HAS_WORDS = true;
 #else
 constexpr bool HAS_WORDS = false;
@@ -80,7 +80,7 @@ struct ByteUnit {
     sum = reinterpret_cast<Numbers>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), inputs, bytes));
   }
 };
-#elif defined(__SSE2__) || defined(__wasm_simd128__)
+#elif defined(__SSE2__)
 // Sums of two products each, of words beside each other.
 INLINE Numbers products_of_words(const uint32_t* weights, int inputs) {
 #if defined(__AVX512F__)
@@ -88,11 +88,9 @@ INLINE Numbers products_of_words(const uint32_t* weights, int inputs) {
 #elif defined(__AVX2__)
   const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
   return reinterpret_cast<Numbers>(_mm256_madd_epi16(words, _mm256_set1_epi32(inputs)));
-#elif defined(__SSE2__)
+#else
   const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(weights));
   return reinterpret_cast<Numbers>(_mm_madd_epi16(words, _mm_set1_epi32(inputs)));
-#else
-  return reinterpret_cast<Numbers>(wasm_i32x4_dot_i16x8(wasm_v128_load(weights), wasm_i32x4_splat(inputs)));
 #endif
 }
 

@@ -8,9 +8,6 @@
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
-#ifdef __wasm_simd128__
-#include <wasm_simd128.h>
-#endif
 
 #include "kernels.h"
 

@@ -151,7 +151,8 @@ void Student::read_table(const Json& settings) {
   if (const Json* state_size = settings.find("state_size")) {
     require(table.has_maxima && !(table.side || size || window || compared),
             "it has a recurrence, and parts that do not go with it");
-    const bool is_rounded = file.has("0.hidden") && file.weights("0.hidden", {-1, -1}).number == INT8;
+    const Number head = file.has("0.hidden") ? file.weights("0.hidden", {-1, -1}).number : FLOAT32;
+    const bool is_rounded = arithmetic.plan({nullptr, head, nullptr, 0, 0, nullptr, 0}).is_rounded();
     // Every token's steps are kept, so a state must not be wider than what the file holds of a token.
     recurrence = std::make_unique<Recurrence>(arithmetic, file, table.whole, table.vector_size,
                                               state_size->integer(1, table.vector_size), is_rounded);
