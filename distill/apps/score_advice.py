@@ -197,7 +197,9 @@ def _student(parts: Mapping[str, Any], is_file: bool) -> Iterator[str]:
     if silent:
         yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
     advice = WORDS_ADVICE if "span_f1" in student else STUDENT_ADVICE
-    yield from (f"{line} {advice}" for line in _below_baseline("student", student, "by_label", parts))
+    # A bag weighs all labels the same, which is fair beside the thresholds that `predict` uses.
+    decided = parts.get("decided") or student
+    yield from (f"{line} {advice}" for line in _below_baseline("student", decided, "by_label", parts))
     first = next(iter(student), None)
     if first is None:
         return

@@ -109,7 +109,7 @@ def quickstart(config: OwnFile, folder: Path) -> Found:
     if with_page:
         run_command(["report", run, "--output", PAGE], folder)
     size = read_work_record(folder / run / RUN_RECORD)["result"]["size"]
-    scores, sizes = {"student": evaluation["gold"]}, {"student": size["bytes"]}
+    scores, sizes = {"student": evaluation["decided"] or evaluation["gold"]}, {"student": size["bytes"]}
     if teacher is not None:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / teacher, WEIGHT_FILES)
     if "baseline" in evaluation:

@@ -46,6 +46,12 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
     assert [expected in line for line in found] == [True] * is_below
 
 
+@pytest.mark.parametrize(("decided", "is_below"), [(0.6, True), (0.8, False)])
+def test_the_labels_that_a_student_predicts_are_compared(decided: float, is_below: bool) -> None:
+    found = judge(parts_of(0.6, 0.9, 0.7, decided=both(decided)))
+    assert any("n-grams" in line and f"({decided:.3f} against 0.700)" in line for line in found) == is_below
+
+
 def multilabel(**labels: tuple[int, int, float]) -> dict[str, Any]:
     """Scores on 100 rows with several labels each, of which gold, predictions and precision are given."""
     keys = ("gold", "predicted", "precision")
