@@ -69,7 +69,8 @@ class EncoderSpec(Settings):
         "embedding": "Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of "
         "vectors), recurrent (an element-wise recurrence), aligned (pairs, with attention between vectors), lstm, "
         "biattentive (LSTMs with attention), or bert "
-        "(a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise hybrid."
+        "(a few layers). Default: recurrent for single texts, aligned for pairs, unless a flag of another encoder is "
+        "given, otherwise hybrid."
     }
     name: ClassVar[str]
     card: ClassVar[str] = "A student of **{task}** without attention or layers"
