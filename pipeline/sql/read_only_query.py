@@ -2,9 +2,8 @@
 
 DuckDB's own settings do not make a folder read-only: with file access limited to it, ``COPY`` and
 ``EXPLAIN ANALYZE COPY`` still overwrote a shard, and so did ``WITH t AS (COPY …) SELECT 1``. So exactly one SELECT that
-only reads is let through, exactly the files of the views can be read, and the settings are locked. It
-guards against accidents and curious queries; it is not a sandbox for hostile files (DuckDB's authors advise the
-operating system's for that).
+only reads is let through, exactly the files of the views can be read, and the settings are locked. It guards against
+accidents and curious queries; it is not a sandbox for hostile files (DuckDB's authors advise the operating system's).
 
 The syntax tree is checked before a query runs. Functions that take SQL or file names as text could bypass this check:
 ``json_execute_serialized_sql`` did overwrite a shard. So only the harmless functions in functions.txt are allowed.
@@ -38,6 +37,7 @@ READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE
 OWN = "select function_name, function_type = 'table_macro' from duckdb_functions() where not internal"
 OF_WORDS = ("calibration", "calibration_error", "confusion", "class_scores")
 COLUMNS = "select column_name from duckdb_columns() where lower(table_name) = lower(?)"
+DEEPEST = 900  # objects and lists inside each other, as many as Python 3.11 reads
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
 # Only the beginning is kept: DuckDB's own suggestions would name internal tables.
@@ -89,9 +89,8 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str, runs: Labels =
     questions = [table for table in tables if table["function_name"] not in listed_functions()["tables"]]
     refuse_for_words(connection, questions, local)
     mentioned = mentions(nodes)
-    check_label_order(
-        connection, mentioned._replace(tables=[name for name in mentioned.tables if name not in local]), runs
-    )
+    known = mentioned._replace(tables=[name for name in mentioned.tables if name not in local])
+    check_label_order(connection, known, runs)
 
 
 def _check_functions(connection: duckdb.DuckDBPyConnection, tables: set[str], values: set[str]) -> None:
@@ -164,8 +163,11 @@ def _syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
     [(text,)] = connection.execute("select json_serialize_sql(?)", [sql]).fetchall()
     try:
         tree = json.loads(text)
-    except RecursionError as error:
-        raise QueryError("the query is nested too deeply. Write it with fewer SELECTs inside each other.") from error
+        is_too_deep = _depth(tree) > DEEPEST  # Python 3.12 and later read deeper trees than 3.11
+    except RecursionError:
+        is_too_deep = True
+    if is_too_deep:
+        raise QueryError("the query is nested too deeply. Write it with fewer SELECTs inside each other.")
     if tree.get("error") is not False:
         raise QueryError(f"only one SELECT is allowed: {tree.get('error_message', 'it cannot be read')}")
     return tree
@@ -181,6 +183,15 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(part.values())
         elif isinstance(part, list):
             waiting.extend(part)
+
+
+def _depth(tree: Any) -> int:
+    """Returns how many objects and lists are inside each other."""
+    level, depth = [tree], 0
+    while level:
+        parts = (part.values() if isinstance(part, dict) else part for part in level)
+        level, depth = [one for part in parts for one in part if isinstance(one, dict | list)], depth + 1
+    return depth
 
 
 def _is_query(node: dict[str, Any]) -> bool:
