@@ -34,7 +34,7 @@ from pipeline.text.same_input import plain_texts
 MOST_GRADES, ROWS_PER_CLASS = 20, 5
 FEWEST_ROWS = 50
 # Balanced classes gained ten points of macro F1 on MRPC (67 % of one class), and cost one on QQP (62 %).
-SKEWED = 0.65
+BALANCED_FROM = 0.65
 FILE_ROW = "file_row"  # column with the number of a row in the user's file
 SHOWN = 10  # number of labels that are printed by name
 
@@ -79,8 +79,12 @@ class Look:
     @property
     def is_skewed(self) -> bool:
         """Whether one class has so many rows that always predicting it is hard to beat by accuracy."""
-        counts = Counter(row[self.label] for row in self.rows) if self.type == "classification" else Counter[str]()
-        return bool(counts) and max(counts.values()) >= SKEWED * len(self.rows)
+        return any(count >= BALANCED_FROM * len(self.rows) for count in self.class_counts.values())
+
+    @property
+    def class_counts(self) -> Counter[str]:
+        """The number of rows of each class, empty for other tasks."""
+        return Counter(row[self.label] for row in self.rows if self.type == "classification")
 
     def keys(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         """Returns the key of each row, which is equal for copies of an input. See `plain_texts`."""
@@ -333,8 +337,7 @@ def _findings(look: Look, left_out: Sequence[int], group: str | None) -> dict[st
 
 
 def _findings_of_classes(look: Look, keys: Sequence[tuple[str, ...]]) -> dict[str, str]:
-    counts = Counter(row[look.label] for row in look.rows)
-    shares = [f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()]
+    shares = [f"{name} {n / len(look.rows):.1%}" for name, n in look.class_counts.most_common()]
     found = {"classes": _first(shares)}
     if look.is_skewed:
         found["skewed"] = "one class has most rows. All classes count the same, and macro F1 chooses the best epoch"
