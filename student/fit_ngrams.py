@@ -112,7 +112,10 @@ def _features(counts: Counts) -> sparse.csr_matrix:
 
 
 def _goals(target: Target, rows: Examples, alpha: float) -> Floats:
-    """Returns what the n-grams are fitted to, [N, C]: the mixture of gold and teacher, as probabilities or scores."""
+    """Returns what the n-grams are fitted to, [N, C]: the mixture of gold and teacher, as probabilities or scores.
+
+    Of labels that hold each by itself, -1 to 1: their logits are positive where a label is likelier than not.
+    """
     teacher_NC = rows.teacher_NC if target.is_score else probabilities(target, rows.teacher_NC)
     gold: Any = target.gold(rows.label_N, rows.score_N)
     if target.is_score:
@@ -120,7 +123,8 @@ def _goals(target: Target, rows: Examples, alpha: float) -> Floats:
     elif not target.has_label_lists:
         gold = np.eye(target.num_logits)[gold]
     has_N = has_gold(target, rows.label_N, rows.score_N)
-    return np.where(has_N[:, None], alpha * gold + (1 - alpha) * teacher_NC, teacher_NC).astype(np.float32)
+    goal_NC = np.where(has_N[:, None], alpha * gold + (1 - alpha) * teacher_NC, teacher_NC).astype(np.float32)
+    return 2 * goal_NC - 1 if target.has_label_lists else goal_NC
 
 
 def _ridge(x_NF: sparse.csr_matrix, y_NC: Floats, penalty: float) -> Floats:

@@ -117,7 +117,7 @@ def test_goals_are_mixtures_of_gold_and_teacher(opinion_set: ExampleSet) -> None
         rows, label_N=np.array([[1, 0], [1, 1], [NO_LABEL, NO_LABEL]]), teacher_NC=np.zeros((3, 2), np.float32)
     )
     target = Target(kind="labels", names=("bad", "good"))
-    np.testing.assert_allclose(_goals(target, labels, 0.5), [[0.75, 0.25], [0.75, 0.75], [0.5, 0.5]], rtol=1e-6)
+    np.testing.assert_allclose(_goals(target, labels, 0.5), [[0.5, -0.5], [0.5, 0.5], [0.0, 0.0]], atol=1e-6)
 
 
 def test_what_cannot_have_them_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
