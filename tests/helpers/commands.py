@@ -95,6 +95,8 @@ def _functions_of(thread: int) -> set[str]:
 
 def _distill(arguments: list[str], first: Callable[[], object] | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a shell
+    # A sweep blocks it while it starts its workers. If that starts the server that forks, all its processes block it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if first is not None:
         first()
     app(arguments)
