@@ -16,7 +16,7 @@ import pytest
 
 from student.engine.build import COMPILE, X86_64
 from student.export.engine_file import write_engine_file
-from tests.helpers.engine import LIBRARY, LINK, STUDENTS, WARNINGS, made, needs_engine, written
+from tests.helpers.engine import LIBRARY, LINK, OF_TEXTS, WARNINGS, made, needs_engine, written
 from tests.helpers.node import PACKAGE
 
 if LIBRARY.exists():
@@ -171,7 +171,7 @@ def printed(path: Path, texts: list[str]) -> list[str]:
 def test_the_engine_for_arm_answers_what_python_answers(tmp_path: Path) -> None:
     run(sys.executable, ROOT / "student/engine/build.py", LIBRARY.name, cwd=tmp_path, CXX=ARM["c++"], CXXFLAGS="-O1")
     run(ARM["c"], *INCLUDE, ROOT / "examples/predict.c", "-o", "predict", *LINK, cwd=tmp_path)
-    for name in STUDENTS:
+    for name in OF_TEXTS:
         for number, dtypes in enumerate(({}, {"table_dtype": "int8"}, {"table_dtype": "float16"})):
             path = written(name, tmp_path, **dtypes).rename(tmp_path / f"{number}.distill")
             texts = ["the a b [MASK] é the there", "ab"][: 1 + made(name)[0].config.is_pair]
