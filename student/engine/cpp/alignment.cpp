@@ -17,12 +17,12 @@ Alignment::Alignment(const Kernels& arithmetic, const File& file, int64_t num_ro
       neighbours(file.get("neighbours", FLOAT32, {2, vector_size}).floats()),
       compare(arithmetic, file, "compare", size, 0, false,
               {{vector_size, OWN}, {vector_size, OTHERS}, {vector_size}, {vector_size}}),
-      products_(num_rows, 6 * compare.of_input().packed.out) {}
+      kept_(num_rows, vector_size + 6 * compare.of_input().packed.out) {}
 
 Alignment::Workspace Alignment::workspace() const {
   const PackedLayer& packed = compare.of_input().packed;
   Workspace work;
-  work.seen = Buffer<float>(width() - vector_size);
+  work.seen = Buffer<float>(width());
   work.inputs = Buffer<float>(2 * vector_size);
   work.units = Buffer<uint32_t>(BLOCK * packed.units);
   work.scales = Buffer<float>(BLOCK * packed.num_groups);
@@ -31,63 +31,87 @@ Alignment::Workspace Alignment::workspace() const {
   return work;
 }
 
-// What the layer makes of a token's vector, which is part of its own contextual vector, and of its neighbours'.
-void Alignment::make_products(const Kernels& arithmetic, const float* vector, float* out) const {
-  std::vector<float> part(vector, vector + vector_size);
-  for (int place = 0; place < 3; ++place, out += 2 * compare.of_input().packed.out) {
-    if (place)
-      for (int64_t i = 0; i < vector_size; ++i) part[i] = neighbours[(place - 1) * vector_size + i] * vector[i];
-    compare.of_token(OWN).multiply(arithmetic, part.data(), vector_size, 1, out);
-    compare.of_token(OTHERS).multiply(arithmetic, part.data(), vector_size, 1, out + compare.of_input().packed.out);
+// Of each row: the token's vector, and what the layer makes of it, which is part of its own contextual vector and of its
+// neighbours', as that of a text's own and of another one's.
+void Alignment::make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count,
+                     float* out) const {
+  const int64_t width = compare.of_input().packed.out, kept = vector_size + 6 * width;
+  std::vector<float> parts(static_cast<size_t>(count * vector_size)), scratch(static_cast<size_t>(2 * table.width));
+  std::vector<float> made(static_cast<size_t>(LayerPart::room(count) * width));
+  for (int64_t n = 0; n < count; ++n) {
+    float* const vector = out + n * kept;
+    arithmetic.encode(table, rows + n, 1, vector, scratch.data());  // the sum of one row: its numbers as floats
+    const float offset = offsets ? offsets[rows[n]] : 0;
+    for (int64_t i = 0; i < vector_size; ++i) vector[i] = (vector[i] + offset) * norm[i] + norm[vector_size + i];
+  }
+  for (int64_t place = 0; place < 6; ++place) {
+    const float* const factors = place < 2 ? nullptr : neighbours + (place / 2 - 1) * vector_size;
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t i = 0; i < vector_size; ++i)
+        parts[n * vector_size + i] = out[n * kept + i] * (factors ? factors[i] : 1);
+    compare.of_token(place % 2 ? OTHERS : OWN).multiply(arithmetic, parts.data(), vector_size, count, made.data());
+    for (int64_t n = 0; n < count; ++n)
+      std::copy_n(made.data() + n * width, width, out + n * kept + vector_size + place * width);
   }
 }
 
 void Alignment::read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
-                            float* scratch, Workspace& work, int side) const {
+                            Workspace& work, int side) const {
   const auto count = static_cast<int64_t>(rows.size()), out = compare.of_input().packed.out;
-  auto &found = work.rows[side], &own = work.own[side];
-  found.assign(static_cast<size_t>(count * width()), 0);
-  own.assign(static_cast<size_t>(count * out), 0);
-  const auto place = [&](int64_t t) { return found.data() + t * width(); };
+  auto& kept = work.kept;
+  kept.clear();
+  work.spares.resize(std::max(work.spares.size(), rows.size()));
+  for (int64_t t = 0; t < count; ++t)
+    kept.push_back(kept_.of(rows[t], work.spares[t], [&](auto... made) { make(arithmetic, table, made...); }));
+  work.vectors[side].resize(static_cast<size_t>(count * vector_size));
+  work.own[side].resize(static_cast<size_t>(count * out));
+  work.rows[side].assign(static_cast<size_t>(count * width()), 0);
   for (int64_t t = 0; t < count; ++t) {
-    float* const vector = place(t);
-    arithmetic.encode(table, &rows[t], 1, vector, scratch);  // the sum of one row: its numbers as floats
-    const float *factors = norm, *shifts = norm + vector_size;
-    const float offset = offsets ? offsets[rows[t]] : 0;
-    for (int64_t i = 0; i < vector_size; ++i) vector[i] = (vector[i] + offset) * factors[i] + shifts[i];
-    const float* products = products_.of(rows[t], work.spare, [&](const int32_t*, int64_t, float* to) {
-      make_products(arithmetic, vector, to);
-    });
-    // Of itself, of the next token, whose previous one it is, and of the previous one.
-    for (const int64_t to : {t, t + 1, t - 1}) {
-      if (to >= 0 && to < count) {
-        arithmetic.add_row(products, FLOAT32, 1, out, own.data() + to * out);
-        arithmetic.add_row(products + out, FLOAT32, 1, out, place(to) + 2 * vector_size);
-      }
-      products += 2 * out;
+    float* const own = work.own[side].data() + t * out;
+    float* const contextual = work.rows[side].data() + t * width();
+    std::copy_n(kept[t], vector_size, work.vectors[side].data() + t * vector_size);
+    std::copy_n(kept[t], vector_size, contextual);
+    std::copy_n(compare.bias, compare.size, own);
+    const float *of_own[3], *of_others[3];
+    int64_t there = 0;
+    for (int64_t beside = std::max(t - 1, int64_t{0}); beside <= std::min(t + 1, count - 1); ++beside) {
+      const int64_t place = beside == t ? 0 : beside < t ? 1 : 2;
+      of_own[there] = kept[beside] + vector_size + 2 * place * out;
+      of_others[there++] = kept[beside] + vector_size + (2 * place + 1) * out;
+      const float* const factors = neighbours + (place - 1) * vector_size;
+      for (int64_t i = 0; place && i < vector_size; ++i) contextual[i] += factors[i] * kept[beside][i];
     }
+    arithmetic.add_rows(of_own, there, out, own);
+    arithmetic.add_rows(of_others, there, out, contextual + vector_size);
   }
-  const float *of_previous = neighbours, *of_next = neighbours + vector_size;
-  for (int64_t t = 0; t < count; ++t) {
-    const float* const vector = place(t);
-    float* const contextual = place(t) + vector_size;
-    std::copy_n(vector, vector_size, contextual);
-    if (t > 0)
-      for (int64_t i = 0; i < vector_size; ++i) contextual[i] += of_previous[i] * vector[i - width()];
-    if (t + 1 < count)
-      for (int64_t i = 0; i < vector_size; ++i) contextual[i] += of_next[i] * vector[i + width()];
+}
+
+void Alignment::keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const {
+  kept_.keep(rows, [&](auto... made) { make(arithmetic, table, made...); });
+}
+
+// The products of all vectors of the first text with all of the second one, and the other way round.
+void Alignment::multiply_vectors(const Kernels& arithmetic, Workspace& work) const {
+  const int64_t first = count(work, 0), second = count(work, 1);
+  for (auto& shares : work.shares) shares.resize(static_cast<size_t>(first * second));
+  const std::vector<float> none(static_cast<size_t>(second), 0.0f);
+  for (int64_t t = 0; t < first; ++t) {
+    float* const products = work.shares[0].data() + t * second;
+    arithmetic.linear(work.vectors[0].data() + t * vector_size, vector_size, work.vectors[1].data(), none.data(), second,
+                      products);
+    for (int64_t k = 0; k < second; ++k) work.shares[1][k * first + t] = products[k];
   }
 }
 
 // What is multiplied of a token, and what is added to the product, as token `n` of a block.
 void Alignment::prepare(const Kernels& arithmetic, Workspace& work, int side, int64_t token, int64_t n) const {
   const PackedLayer& layer = compare.of_input().packed;
-  const auto& other = work.rows[1 - side];
-  const TokenRows rows{other.data(), static_cast<int64_t>(other.size()) / width(), width(), vector_size};
-  const float *vector = work.rows[side].data() + token * width(), *contextual = vector + vector_size;
+  const TokenRows others{work.rows[1 - side].data(), count(work, 1 - side), width()};
+  const float* const contextual = work.rows[side].data() + token * width();
   float *const seen = work.seen.data(), *const inputs = work.inputs.data();
-  work.shares.resize(static_cast<size_t>(rows.count));
-  arithmetic.attend(vector, rows, work.shares.data(), seen);
+  // Products of normalised vectors have this deviation.
+  const float scale = 1 / std::sqrt(static_cast<float>(vector_size));
+  arithmetic.attend(others, scale, work.shares[side].data() + token * others.count, seen);
   for (int64_t i = 0; i < vector_size; ++i) {
     inputs[i] = contextual[i] * seen[i];
     inputs[vector_size + i] = std::fabs(contextual[i] - seen[i]);
@@ -95,13 +119,13 @@ void Alignment::prepare(const Kernels& arithmetic, Workspace& work, int side, in
   arithmetic.prepare(layer, inputs, work.units.data() + n * layer.units, work.scales.data() + n * layer.num_groups);
   const float *of_own = work.own[side].data() + token * layer.out, *of_seen = seen + vector_size;
   float* const biases = work.biases.data() + n * layer.out;
-  for (int64_t i = 0; i < compare.size; ++i) biases[i] = compare.bias[i] + of_own[i] + of_seen[i];
+  for (int64_t i = 0; i < compare.size; ++i) biases[i] = of_own[i] + of_seen[i];
 }
 
 void Alignment::represent(const Kernels& arithmetic, Workspace& work, float* features) const {
   const PackedLayer& layer = compare.of_input().packed;
-  const auto first = static_cast<int64_t>(work.rows[0].size()) / width();
-  const int64_t total = first + static_cast<int64_t>(work.rows[1].size()) / width();
+  const int64_t first = count(work, 0), total = first + count(work, 1);
+  multiply_vectors(arithmetic, work);
   std::fill_n(features, this->features(), 0.0f);  // comparisons are not below 0
   for (int64_t begin = 0; begin < total; begin += BLOCK) {
     const int64_t end = std::min(begin + BLOCK, total);

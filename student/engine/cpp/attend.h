@@ -9,23 +9,22 @@ INLINE void mix_columns(const float* rows, int64_t count, int64_t width, const f
   UNROLL for (int k = 0; k < WIDTH; k++) store_lanes(sum[k], out + k * LANES, left - k * LANES);
 }
 
-// The mean of what stands behind the rows' vectors, weighted by the softmax of the vectors' products with the query;
-// zeros where there are no rows.
-void attend(const float* query, const TokenRows& rows, float* shares, float* seen) {
-  const int64_t size = rows.vector_size, count = rows.count, found = rows.width - size;
-  // Products of normalised vectors have this deviation.
-  const float scale = 1 / std::sqrt(static_cast<float>(size));
+void attend(const TokenRows& rows, float scale, float* products, float* seen) {
+  const int64_t count = rows.count;
   float largest = -std::numeric_limits<float>::infinity(), sum = 0;
   for (int64_t k = 0; k < count; k++) {
-    shares[k] = scale * product_of(query, rows.data + k * rows.width, size);
-    largest = shares[k] > largest ? shares[k] : largest;
+    products[k] *= scale;
+    largest = products[k] > largest ? products[k] : largest;
   }
-  for (int64_t k = 0; k < count; k++) sum += shares[k] = std::exp(shares[k] - largest);
-  for (int64_t k = 0; k < count; k++) shares[k] /= sum;
-  constexpr int WIDTH = 8;
-  const float* behind = rows.data + size;
+  for (int64_t k = 0; k < count; k++) sum += products[k] = std::exp(products[k] - largest);
+  for (int64_t k = 0; k < count; k++) products[k] /= sum;
   int64_t i = 0;
-  for (; i + WIDTH * LANES <= found; i += WIDTH * LANES)
-    mix_columns<WIDTH>(behind + i, count, rows.width, shares, WIDTH * LANES, seen + i);
-  for (; i < found; i += LANES) mix_columns<1>(behind + i, count, rows.width, shares, found - i, seen + i);
+  const auto mix = [&](auto columns) __attribute__((always_inline)) {
+    constexpr int WIDTH = decltype(columns)::value;
+    for (; i + WIDTH * LANES <= rows.width; i += WIDTH * LANES)
+      mix_columns<WIDTH>(rows.data + i, count, rows.width, products, WIDTH * LANES, seen + i);
+  };
+  mix(std::integral_constant<int, 8>{});
+  mix(std::integral_constant<int, 2>{});
+  for (; i < rows.width; i += LANES) mix_columns<1>(rows.data + i, count, rows.width, products, rows.width - i, seen + i);
 }

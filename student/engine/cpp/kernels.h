@@ -75,10 +75,10 @@ struct PackedLayer {
   ALWAYS_INLINE int64_t per_unit() const { return arithmetic == BYTES ? 4 : arithmetic == FLOATS ? 1 : 2; }
 };
 
-// The tokens of a text: rows of `width` numbers. Attention is between vectors, which they begin with, and finds the rest.
+// What attention finds of the tokens of a text.
 struct TokenRows {
   const float* data;
-  int64_t count, width, vector_size;
+  int64_t count, width;
 };
 
 struct Kernels {
@@ -105,8 +105,9 @@ struct Kernels {
   // out = weights * numbers + bias.
   void (*linear)(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
                  float* out);
-  // What a vector finds in the other text: `seen` has room for a row without its vector, `shares` for one per row.
-  void (*attend)(const float* query, const TokenRows& rows, float* shares, float* seen);
+  // What a vector finds in the other text: the mean of the rows, weighted by the softmax of its products with their vectors
+  // times `scale`; zeros where there are no rows. Products become shares.
+  void (*attend)(const TokenRows& rows, float scale, float* products, float* seen);
   // Moves the states, maxima and minima of one way of an element-wise recurrence on. Steps are float32 or float16. See
   // recur.h.
   void (*recur)(const void* const* steps, Number number, int64_t count, int64_t by, int64_t begin, int64_t size,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace {
 
@@ -282,6 +283,7 @@ void Student::read_input(Workspace& work, const std::string_view* texts, bool is
 // Computes what is kept of rows, for many of them at once.
 void Student::keep_rows(const HeadBatch& batch, const std::vector<int32_t>& rows) const {
   if (recurrence) recurrence->keep(arithmetic, table, rows);
+  if (alignment) alignment->keep(arithmetic, table, rows);
   for (const auto& layer : hidden_layers)
     if (batch.has_hidden_layer(*layer)) layer->keep(arithmetic, table, rows);
 }
@@ -292,6 +294,7 @@ void Student::fetch_rows(const std::vector<int32_t>& ids) const {
   for (size_t t = 0; t < most; ++t) {
     const int32_t row = row_of_token[ids[t]];
     if (recurrence) recurrence->fetch_row(row);
+    if (alignment) alignment->fetch_row(row);
     for (const auto& layer : hidden_layers) layer->fetch_row(row);
     if (table.has_maxima) fetch(table.vector_at(row), table.vector_size * table.bytes_of_number());
   }
@@ -342,7 +345,7 @@ void Student::align(Workspace& work, bool is_pair, float* features) const {
   for (int side = 0; side < 2; ++side) {
     work.rows.clear();
     for (const int32_t id : work.ids[is_pair ? side : 0]) work.rows.push_back(row_of_token[id]);
-    alignment->read_tokens(arithmetic, table, work.rows, work.scratch.data(), work.alignment, side);
+    alignment->read_tokens(arithmetic, table, work.rows, work.alignment, side);
   }
   alignment->represent(arithmetic, work.alignment, features);
 }
@@ -364,12 +367,23 @@ void Student::represent(Workspace& work, const std::vector<int32_t>& ids, float*
     if (i < first_max || i >= behind_max) features[i] /= static_cast<float>(windows);
 }
 
+// The rows of a text without repetitions, which change no maxima.
+const std::vector<int32_t>& Student::distinct_rows(Workspace& work) const {
+  work.distinct.clear();
+  work.last_text.resize(static_cast<size_t>(num_rows));
+  ++work.text;
+  for (const int32_t row : work.rows)
+    if (std::exchange(work.last_text[row], work.text) != work.text) work.distinct.push_back(row);
+  return work.distinct;
+}
+
 void Student::represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const {
   work.rows.resize(static_cast<size_t>(count));
   for (int64_t t = 0; t < count; ++t) work.rows[static_cast<size_t>(t)] = row_of_token[ids[t]];
   RowTable read = table;
   read.skips_sums = !work.reads_sums;
-  arithmetic.encode(read, work.rows.data(), count, features, work.scratch.data());
+  const auto& rows = read.skips_sums && !table.side && count > PIECE ? distinct_rows(work) : work.rows;
+  arithmetic.encode(read, rows.data(), static_cast<int64_t>(rows.size()), features, work.scratch.data());
   if (recurrence)
     recurrence->represent(arithmetic, table, work.rows, work.steps, features + table.features());
   if (!bigrams.size()) return;

@@ -169,10 +169,11 @@ using Heads = std::vector<const Head*>;
 // aligned with. A contextual vector is the token's own and parts of its neighbours'.
 struct Alignment {
   struct Workspace {
-    // Of the tokens of a text: vector, contextual vector, and what the layer makes of that, if it is another text's;
-    // and what it makes of that if it is the text's own.
-    std::vector<float> rows[2], own[2];
-    std::vector<float> shares, spare;
+    // Of the tokens of a text: what is kept of them; vectors; contextual vectors, each with what the layer makes of it as
+    // that of the other text; what it makes of it as the text's own; and the shares of the other text's tokens.
+    std::vector<const float*> kept;
+    std::vector<std::vector<float>> spares;
+    std::vector<float> vectors[2], rows[2], own[2], shares[2];
     Buffer<float> seen, inputs, scales, compared, biases;
     Buffer<uint32_t> units;
   };
@@ -180,8 +181,10 @@ struct Alignment {
   Alignment(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
   int64_t features() const { return 4 * compare.size; }
   Workspace workspace() const;
-  void read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows, float* scratch,
-                   Workspace& work, int side) const;
+  void keep(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows) const;
+  void fetch_row(int32_t row) const { kept_.fetch_row(row); }
+  void read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows, Workspace& work,
+                   int side) const;
   // Sums and maxima of the comparisons of both texts' tokens.
   void represent(const Kernels& arithmetic, Workspace& work, float* features) const;
 
@@ -195,11 +198,15 @@ struct Alignment {
 
  private:
   // A row of tokens in the workspace.
-  int64_t width() const { return 2 * vector_size + compare.of_input().packed.out; }
-  void make_products(const Kernels& arithmetic, const float* vector, float* out) const;
+  int64_t width() const { return vector_size + compare.of_input().packed.out; }
+  int64_t count(const Workspace& work, int side) const {
+    return static_cast<int64_t>(work.vectors[side].size()) / vector_size;
+  }
+  void make(const Kernels& arithmetic, const RowTable& table, const int32_t* rows, int64_t count, float* out) const;
+  void multiply_vectors(const Kernels& arithmetic, Workspace& work) const;
   void prepare(const Kernels& arithmetic, Workspace& work, int side, int64_t token, int64_t n) const;
 
-  KeptRows products_;  // of each row: of the vector itself, as the previous token and as the next one, twice
+  KeptRows kept_;  // of each row: the vector; and of itself, as the previous token and as the next one, both products
 };
 
 // An element-wise recurrence, see student/encoders/recurrent.py. What a token does to a state depends on the token alone. It
@@ -269,7 +276,9 @@ struct Workspace {
   TextReader reader;
   using Ids = std::vector<int32_t>[2];  // of the texts of an input
   Ids ids, waiting[HeadBatch::MOST];
-  std::vector<int32_t> rows, joint;
+  std::vector<int32_t> rows, joint, distinct;
+  std::vector<int64_t> last_text;  // of each row, for `distinct`: the number of the text that had it last
+  int64_t text = 0;
   // `biases`: of each input, what is added to the numbers of all hidden layers.
   Buffer<float> features, normalised, scratch, hidden, scales, biases;
   Buffer<uint32_t> units;
@@ -336,6 +345,7 @@ struct Student {
   void head_inputs(Workspace& work, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
   void align(Workspace& work, bool is_pair, float* features) const;
+  const std::vector<int32_t>& distinct_rows(Workspace& work) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
   void compare(float* features) const;
   void read_words(Workspace& work, const distill_texts& words, int64_t begin, int64_t end) const;
@@ -365,7 +375,7 @@ void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text te
   keep_rows(batch, work.rows);
   for (int64_t n = 0; n < count; ++n) {
     std::swap(work.ids, work.waiting[n]);
-    if (n + 1 < count) fetch_rows(work.waiting[n + 1][0]);
+    for (int side = 0; n + 1 < count && side < 1 + is_pair; ++side) fetch_rows(work.waiting[n + 1][side]);
     head_inputs(work, is_pair);
     text_biases(work, batch, batch.biases());
     batch.add(work.features.data(), out + n * batch.width());

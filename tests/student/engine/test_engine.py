@@ -30,8 +30,11 @@ from student.model.disk_rounding import widened
 from student.model.student import TaskStudent, TokenLabelStudent
 from student.run_settings import ExportSettings
 from tests.helpers.engine import (
+    ALIGNED,
     DTYPES,
     LIBRARY,
+    PAIR,
+    RECURRENT,
     ROWS,
     SHAPE,
     STUDENTS,
@@ -69,6 +72,19 @@ LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
 def test_the_logits_are_those_of_torch(files: dict[str, Path], name: str, rows: list[tuple[str, str]]) -> None:
     actual_NC = Predictor(files[name]).logits(*inputs(name, rows))
     np.testing.assert_allclose(actual_NC, by_torch(name, rows), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [RECURRENT, {"matrix_size": 0, "pooling": "sum+max"}, {**PAIR, **ALIGNED}])
+def test_long_texts_have_the_logits_of_torch(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """They are read in pieces, and their maxima from each token once."""
+    one, tokenizer = student(**SHAPE | changes | {"max_seq_length": 100}), VARIANTS["uncased"]()
+    write(one, tokenizer, tmp_path, tmp_path / "long.distill")
+    first = ["ab " + "a b the " * 30, "there " * 17, "a b ab the there é " * 9]
+    second = first[::-1] if one.config.is_pair else None
+    parts = sequences(one.config, *map(Ragged.of, expected(tokenizer, first, second, 100)))
+    logits_NC = in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
+    actual_NC = Predictor(tmp_path / "long.distill").logits(first, second)
+    np.testing.assert_allclose(actual_NC, logits_NC, rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=300, deadline=None)
