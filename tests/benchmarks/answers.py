@@ -22,10 +22,11 @@ from tests.benchmarks.tokenization import lines_of_documentation, taught_tokeniz
 TIMES = 5  # so that what a file costs once, the hash of the weights above all, does not count for more than it does
 
 
-def write_student_and_lines(folder: Path) -> list[str]:
+def write_student_and_lines(folder: Path, **flags: object) -> list[str]:
     """Writes a student with a linear head and ``lines.parquet``, whose lines come back."""
+    folder.mkdir(exist_ok=True)
     lines = lines_of_documentation()
-    write_random_student(folder, taught_tokenizer(lines), TrainSettings.from_flags(head="linear"))
+    write_random_student(folder, taught_tokenizer(lines), TrainSettings.from_flags(head="linear", **flags))
     pq.write_table(pa.table({"sentence1": lines * TIMES}), folder / "lines.parquet")
     return lines * TIMES
 

@@ -1,10 +1,10 @@
 """Answers from Parquet to Parquet beside model2vec and fastText: ``python -m tests.benchmarks.files``.
 
-The same 100,000 lines, by turns, each by one thread and by the time it has of the processor: they are read, answered by
-one of two labels, and written with it and its probability. Numbers are random: a Hybrid student with a linear head,
-model2vec's vectors of its usual size with another; fastText has learned to tell which lines end with a full stop. What
-is not installed is left out (``pip install model2vec fasttext-numpy2``). Only ``predict --file`` looks at all
-rows first, can go on where it was stopped, and writes its file whole or not at all.
+The same 100,000 lines, by turns, each by one thread and by the time it has of the processor: they are read, answered
+by one of two labels, and written with it and its probability. Numbers are random: a Hybrid student with a linear
+head, and one of sums; model2vec's vectors of its usual size with another; fastText has learned to tell which lines
+end with a full stop. What is not installed is left out (``pip install model2vec fasttext-numpy2``). Only ``predict
+--file`` looks at all rows first, can go on where it was stopped, and writes its file whole or not at all.
 
 Shapes: N lines, F features, C labels.
 """
@@ -78,7 +78,12 @@ def main() -> None:
 
             return to_file
 
-        ways: dict[str, Callable[[], object]] = {"predict --file": file_to_file(folder, Predictor(folder))}
+        sums = folder / "sums"
+        write_student_and_lines(sums, embedding="cbow", pooling="sum", num_bigrams=0)
+        ways: dict[str, Callable[[], object]] = {
+            "predict --file": file_to_file(folder, Predictor(folder)),
+            "predict --file, sums": file_to_file(sums, Predictor(sums)),
+        }
         if importlib.util.find_spec("model2vec"):
             ways["model2vec and a linear layer"] = file_by(model2vec_answers(folder))
         if importlib.util.find_spec("fasttext"):
