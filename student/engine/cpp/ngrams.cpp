@@ -41,35 +41,48 @@ void Ngrams::find(Workspace& work, const std::vector<int32_t>& ids, int shift) c
   for (const int32_t id : ids) work.spelled.append(spelling_ + starts_[id], spelling_ + starts_[id + 1]);
   work.spelled.push_back(' ');
   const auto* const bytes = reinterpret_cast<const unsigned char*>(work.spelled.data());
-  const size_t size = work.spelled.size();
-  const auto mark = [&](uint64_t hash, uint8_t weight) {
+  const size_t size = work.spelled.size(), known = work.found.size();
+  work.found.resize(known + (MOST_BYTES - 1 + MOST_WORDS) * size);
+  uint32_t* behind = work.found.data() + known;
+  const auto add_row = [&](uint64_t hash, uint8_t weight) {
     const auto row = static_cast<uint32_t>(hash * MIX >> hash_shift_);
-    if (!work.marks[row]) {
-      work.found.push_back(row);
-      __builtin_prefetch(weights_ + row * num_logits_);  // of the first text's group, which is read below
-    }
-    work.marks[row] = static_cast<uint8_t>(work.marks[row] | weight << shift);
+    *behind++ = row << SECOND | weight;
+    // Marks and weights are larger than the nearest cache, and most rows are in none of their lines there.
+    __builtin_prefetch(work.marks.data() + row);
+    __builtin_prefetch(weights_ + row * num_logits_);  // of the first text's group
   };
-  for (size_t begin = 0; begin < size; ++begin) {
+  size_t space = 0;  // the first one behind `begin`
+  uint64_t before = 0, power_before = 0;  // the hash of the word before without the space behind it, and its power
+  for (size_t begin = 0; begin + 1 < size; ++begin) {
+    if (space <= begin) space = work.spelled.find(' ', begin + 1);
     uint64_t hash = bytes[begin] + uint64_t{1};
-    for (size_t n = 1; n < MOST_BYTES && begin + n < size; ++n) {
-      hash += (bytes[begin + n] + uint64_t{1}) * POWERS[n];
-      mark(hash, OF_BYTES);
-      if (bytes[begin + n] == ' ') break;
+    const size_t last = std::min(space, begin + MOST_BYTES - 1);
+    for (size_t end = begin + 1; end <= last; ++end) {
+      hash += (bytes[end] + uint64_t{1}) * POWERS[end - begin];
+      add_row(hash, OF_BYTES);
     }
     if (bytes[begin] != ' ') continue;
-    uint64_t power = BASE;
-    hash = ' ' + uint64_t{1};
-    size_t space = begin, words = 0;
-    for (size_t end = begin + 1; end < size && words < MOST_WORDS; ++end, power *= BASE) {
-      hash += (bytes[end] + uint64_t{1}) * power;
-      if (bytes[end] != ' ') continue;
-      if (end == space + 1) break;
-      mark(hash, OF_WORDS);
-      space = end;
-      ++words;
+    uint64_t power = 1, word = 0;
+    for (size_t place = begin; place < space; ++place, power *= BASE) word += (bytes[place] + uint64_t{1}) * power;
+    const bool is_word = space > begin + 1;
+    if (is_word) {
+      const uint64_t whole = word + (' ' + uint64_t{1}) * power;
+      add_row(whole, OF_WORDS);
+      if (power_before) add_row(before + whole * power_before, OF_WORDS);
     }
+    before = word;
+    power_before = is_word ? power : 0;
   }
+  uint32_t* kept = work.found.data() + known;
+  for (const uint32_t* next = kept; next < behind; ++next) {
+    const uint32_t row = *next >> SECOND, weight = *next & OF_WORDS;
+    uint8_t& mark = work.marks[row];
+    // Whether a row is new cannot be predicted, so each one is written, and the next takes the place of one seen before.
+    *kept = row;
+    kept += !mark;
+    mark = static_cast<uint8_t>(mark | weight << shift);
+  }
+  work.found.resize(static_cast<size_t>(kept - work.found.data()));
 }
 
 void Ngrams::add(Workspace& work, const std::vector<int32_t>* texts, float* logits) const {
@@ -78,6 +91,10 @@ void Ngrams::add(Workspace& work, const std::vector<int32_t>* texts, float* logi
   find(work, texts[0], 0);
   if (groups_ > 1) find(work, texts[1], SECOND);
   work.sums.assign(static_cast<size_t>(num_logits_), 0);
+  const auto sum = [&](int64_t group, uint32_t row, int count) {
+    const int8_t* const weights = weights_ + (group * num_rows_ + row) * num_logits_;
+    for (int64_t k = 0; k < num_logits_; ++k) work.sums[static_cast<size_t>(k)] += count * weights[k];
+  };
   int64_t in_first = 0, in_second = 0, in_both = 0;
   for (const uint32_t row : work.found) {
     const int first = work.marks[row] & OF_WORDS, second = work.marks[row] >> SECOND, both = std::min(first, second);
@@ -85,12 +102,9 @@ void Ngrams::add(Workspace& work, const std::vector<int32_t>* texts, float* logi
     in_first += first;
     in_second += second;
     in_both += both;
-    const int counts[] = {first - both, second - both, both};
-    for (int64_t group = 0; group < groups_; ++group) {
-      if (!counts[group]) continue;
-      const int8_t* const weights = weights_ + (group * num_rows_ + row) * num_logits_;
-      for (int64_t k = 0; k < num_logits_; ++k) work.sums[static_cast<size_t>(k)] += counts[group] * weights[k];
-    }
+    if (first > both) sum(0, row, first - both);
+    if (second > both) sum(1, row, second - both);
+    if (both) sum(2, row, both);
   }
   const auto number = [](int64_t count) { return static_cast<float>(count); };
   const float length = std::sqrt(std::max(number(in_first + in_second), 1.0f));

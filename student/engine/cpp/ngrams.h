@@ -9,7 +9,7 @@ class Ngrams {
  public:
   struct Workspace {
     std::string spelled;
-    std::vector<uint32_t> found;  // rows, each once
+    std::vector<uint32_t> found;  // rows of a text, and their weights; after `find`, each row once
     std::vector<uint8_t> marks;   // of each row: the weight of its n-gram in the first text, and in the second
     std::vector<int32_t> sums;
   };

@@ -300,16 +300,21 @@ void Student::fetch_rows(const std::vector<int32_t>& ids) const {
   }
 }
 
+// Joins the two texts of the input in the workspace.
+void Student::join(Workspace& work) const {
+  work.joint = before;
+  work.joint.insert(work.joint.end(), work.ids[0].begin(), work.ids[0].end());
+  work.joint.insert(work.joint.end(), between.begin(), between.end());
+  work.joint.insert(work.joint.end(), work.ids[1].begin(), work.ids[1].end());
+  work.joint.insert(work.joint.end(), after.begin(), after.end());
+  // In sums and products, padding is neutral. A step of its own would change a state.
+  if (recurrence) work.joint.erase(std::remove(work.joint.begin(), work.joint.end(), pad), work.joint.end());
+}
+
 void Student::head_inputs(Workspace& work, bool is_pair) const {
   float* const features = work.features.data();
   if (is_pair && pairing == Pairing::JOINT) {
-    work.joint = before;
-    work.joint.insert(work.joint.end(), work.ids[0].begin(), work.ids[0].end());
-    work.joint.insert(work.joint.end(), between.begin(), between.end());
-    work.joint.insert(work.joint.end(), work.ids[1].begin(), work.ids[1].end());
-    work.joint.insert(work.joint.end(), after.begin(), after.end());
-    // In sums and products, padding is neutral. A step of its own would change a state.
-    if (recurrence) work.joint.erase(std::remove(work.joint.begin(), work.joint.end(), pad), work.joint.end());
+    join(work);
     return represent(work, work.joint, features);
   }
   if (alignment) return align(work, is_pair, features);
@@ -322,6 +327,7 @@ void Student::head_inputs(Workspace& work, bool is_pair) const {
 // What the n-grams of the input in the workspace add to the logits of heads.
 void Student::add_ngrams(Workspace& work, const Heads& asked, float* added) const {
   const bool is_joint = asked[0]->is_pair && pairing == Pairing::JOINT;
+  if (is_joint) join(work);
   for (const Head* head : asked) {
     if (head->ngrams) head->ngrams->add(work.ngrams, is_joint ? &work.joint : work.ids, added);
     added += head->num_logits;

@@ -342,6 +342,7 @@ struct Student {
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void keep_rows(const HeadBatch& batch, const std::vector<int32_t>& rows) const;
   void fetch_rows(const std::vector<int32_t>& ids) const;
+  void join(Workspace& work) const;
   void head_inputs(Workspace& work, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
   void align(Workspace& work, bool is_pair, float* features) const;
@@ -373,13 +374,18 @@ void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text te
     std::swap(work.ids, work.waiting[n]);
   }
   keep_rows(batch, work.rows);
+  // All of them before the encoder, because both have tables that fill a core's cache.
+  for (int64_t n = 0; has_ngrams && n < count; ++n) {
+    std::swap(work.ids, work.waiting[n]);
+    add_ngrams(work, asked, work.added.data() + n * batch.width());
+    std::swap(work.ids, work.waiting[n]);
+  }
   for (int64_t n = 0; n < count; ++n) {
     std::swap(work.ids, work.waiting[n]);
     for (int side = 0; n + 1 < count && side < 1 + is_pair; ++side) fetch_rows(work.waiting[n + 1][side]);
     head_inputs(work, is_pair);
     text_biases(work, batch, batch.biases());
     batch.add(work.features.data(), out + n * batch.width());
-    if (has_ngrams) add_ngrams(work, asked, work.added.data() + n * batch.width());
   }
   batch.finish();
   for (size_t i = 0; i < work.added.size(); ++i) out[i] += work.added[i];
