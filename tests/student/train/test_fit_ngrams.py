@@ -11,6 +11,7 @@ import torch
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
+from pipeline.arrays import Floats
 from pipeline.errors import ConfigError
 from pipeline.file_names import RUN_RECORD
 from pipeline.sets.kinds.examples import ExampleSet
@@ -19,7 +20,7 @@ from student import fit_ngrams
 from student.data import load_dev
 from student.evaluate import evaluate
 from student.export.onnx_file import check_exportable
-from student.fit_ngrams import _goals, _ridge, _weighed
+from student.fit_ngrams import _fits, _goals, _ridge, _weighed
 from student.lessons.examples import student_logits
 from student.losses.logit_losses import task_loss
 from student.model.build_config import build_token_label_config
@@ -95,12 +96,35 @@ def test_pairs_have_them(roles_set: ExampleSet, tmp_path: Path) -> None:
     assert len(student.ngrams.weight_GRC) == 3
 
 
-def test_classes_that_count_the_same_have_the_same_mean(opinion_set: ExampleSet, tmp_path: Path) -> None:
+def test_classes_that_count_the_same_have_the_same_mean(
+    opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[Floats, list[Floats]]] = []
+
+    def seen(*arguments: Any) -> tuple[Floats, list[Floats]]:
+        found.append(_fits(*arguments))
+        return found[0]
+
+    monkeypatch.setattr(fit_ngrams, "_fits", seen)
     flags = {"class_weights": "balanced", "alpha": 1.0, "where": "label = 0 or source_row % 5 = 0"}
     train(settings(opinion_set, tmp_path / "run", **flags), "")
-    part = Student.load(tmp_path / "run").ngrams
-    assert part is not None
-    assert part.bias_C[0] == pytest.approx(float(part.bias_C[1]))
+    mean_C, _ = found[0]
+    assert mean_C[0] == pytest.approx(float(mean_C[1]))
+
+
+def test_classes_that_count_the_same_have_a_bias(opinion_set: ExampleSet) -> None:
+    rows = load_dev(opinion_set, "validation")
+    target, random = Target(kind="classes", names=("bad", "good")), np.random.default_rng(0)
+    noise_NC = random.normal(0, 1, (len(rows), 2))
+    output_NC = (np.eye(2)[rows.label_N] + noise_NC + [0, 3]).astype(np.float32)
+    nothing_NC = np.zeros_like(output_NC)
+    plain, balanced = (
+        _weighed(Loss(alpha=1, class_weights=weights), target, rows, nothing_NC, output_NC, output_NC)
+        for weights in (None, "balanced")
+    )
+    np.testing.assert_array_equal(plain.bias_C, 0)
+    assert balanced.bias_C[0] > 0 > balanced.bias_C[1]
+    assert balanced.ngrams > plain.ngrams
 
 
 def test_goals_are_mixtures_of_gold_and_teacher(opinion_set: ExampleSet) -> None:
