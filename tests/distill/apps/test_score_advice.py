@@ -46,6 +46,13 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
     assert [expected in line for line in found] == [True] * is_below
 
 
+@pytest.mark.parametrize(("most", "is_judged"), [(55, True), (90, False)])
+def test_accuracy_is_not_compared_if_most_rows_have_one_label(most: int, is_judged: bool) -> None:
+    parts = parts_of(0.6, 0.9, 0.7, confusion={"often": {"often": most}, "rare": {"often": 100 - most}})
+    parts["gold"]["macro_f1"], parts["baseline"]["scores"]["macro_f1"] = 0.6, 0.5
+    assert any("better than the student by accuracy" in line for line in judge(parts)) == is_judged
+
+
 @pytest.mark.parametrize(("decided", "is_below"), [(0.6, True), (0.8, False)])
 def test_the_labels_that_a_student_predicts_are_compared(decided: float, is_below: bool) -> None:
     found = judge(parts_of(0.6, 0.9, 0.7, decided=both(decided)))
