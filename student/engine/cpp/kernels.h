@@ -110,8 +110,8 @@ struct Kernels {
   void (*attend)(const TokenRows& rows, float scale, float* products, float* seen);
   // Moves the states, maxima and minima of one way of an element-wise recurrence on. Steps are float32 or float16. See
   // recur.h.
-  void (*recur)(const void* const* steps, Number number, int64_t count, int64_t by, int64_t begin, int64_t size,
-                float* states);
+  void (*recur)(const void* const* steps, Number number, int64_t count, int64_t ahead, int64_t by, int64_t begin,
+                int64_t size, float* states);
 };
 
 const Kernels& kernels();

@@ -61,6 +61,8 @@ struct RowList {
   int64_t count, width;
 };
 
+constexpr int64_t AHEAD = 8;  // rows between the one that is read and the one that is fetched
+
 // WIDTH vectors of the results from column `i` on.
 template <bool HAS_SUM, bool HAS_MAX, int WIDTH, class Number>
 INLINE void pool_columns(const RowList<Number>& list, int64_t i, float* sum_out, float* max_out) {
@@ -72,6 +74,7 @@ INLINE void pool_columns(const RowList<Number>& list, int64_t i, float* sum_out,
   }
   for (int64_t t = 0; t < list.count; t++) {
     const Number* row = list.rows[t] + i;
+    if (t + AHEAD < list.count) fetch(list.rows[t + AHEAD] + i, WIDTH * LANES * sizeof(Number));
     UNROLL for (int k = 0; k < WIDTH; k++) {
       Lanes numbers = lanes_of(row + k * LANES, there(k));
       if constexpr (std::is_same_v<Number, int8_t>) numbers *= list.scales[t];

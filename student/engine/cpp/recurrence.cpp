@@ -73,14 +73,12 @@ void Recurrence::pass(const Kernels& arithmetic, const std::vector<const void*>&
   const auto count = static_cast<int64_t>(steps.size());
   const int64_t by = is_back ? -1 : 1, begin = is_back ? 2 * padded_ : 0;
   const void* const* const first = steps.data() + (is_back ? count - 1 : 0);
-  const int64_t bytes = number_ == FLOAT16 ? 2 : 4;
   std::fill_n(states, padded_, 0.0f);
   std::fill_n(states + padded_, padded_, -INFINITE);
   std::fill_n(states + 2 * padded_, padded_, INFINITE);
   for (int64_t t = 0; t < count; t += PIECE) {
-    for (int64_t ahead = t + PIECE; ahead < std::min(t + 2 * PIECE, count); ++ahead)
-      fetch(static_cast<const char*>(first[ahead * by]) + begin * bytes, 2 * padded_ * bytes);
-    arithmetic.recur(first + t * by, number_, std::min(PIECE, count - t), by, begin, padded_, states);
+    const int64_t now = std::min(PIECE, count - t), ahead = std::min(PIECE, count - t - now);
+    arithmetic.recur(first + t * by, number_, now, ahead, by, begin, padded_, states);
   }
 }
 
