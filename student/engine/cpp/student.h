@@ -369,17 +369,13 @@ void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text te
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
     read_input(work, texts, is_pair);
+    // Before the encoder reads any text, because both have tables that fill a core's cache.
+    if (has_ngrams) add_ngrams(work, asked, work.added.data() + n * batch.width());
     for (int side = 0; side < 1 + is_pair; ++side)
       for (const int32_t id : work.ids[side]) work.rows.push_back(row_of_token[id]);
     std::swap(work.ids, work.waiting[n]);
   }
   keep_rows(batch, work.rows);
-  // All of them before the encoder, because both have tables that fill a core's cache.
-  for (int64_t n = 0; has_ngrams && n < count; ++n) {
-    std::swap(work.ids, work.waiting[n]);
-    add_ngrams(work, asked, work.added.data() + n * batch.width());
-    std::swap(work.ids, work.waiting[n]);
-  }
   for (int64_t n = 0; n < count; ++n) {
     std::swap(work.ids, work.waiting[n]);
     for (int side = 0; n + 1 < count && side < 1 + is_pair; ++side) fetch_rows(work.waiting[n + 1][side]);
