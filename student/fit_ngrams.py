@@ -38,10 +38,10 @@ class Fitted(NamedTuple):
     """A fit, and its weight beside the network.
 
     Attributes:
-        loss: that of the rows that choose.
+        loss: that of the rows that choose, with the penalty of the bias.
         network: the factor of the network's logits.
         ngrams: the factor of the n-grams' outputs.
-        bias_C: what is added to the sum of both. Not 0 with ``--class-weights`` only.
+        bias_C: what is added to the sum of both, 0 without ``--class-weights``.
         weight_FC: the weights of features.
     """
 
@@ -151,7 +151,7 @@ def _ridge(x_NF: sparse.csr_matrix, y_NC: Floats, penalty: float) -> Floats:
 def _weighed(
     loss: Loss, target: Target, rows: Examples, network_NC: Floats, output_NC: Floats, weight_FC: Floats
 ) -> Fitted:
-    """Returns the weights of network and n-grams with the least loss of the rows that choose."""
+    """Returns the weights of network and n-grams, and their bias, with the least loss of the rows that choose."""
     parts = torch.from_numpy(np.stack([network_NC, output_NC])).double()
     teacher_NC, gold = torch.from_numpy(rows.teacher_NC).double(), gold_tensor(target, rows)
     weight_N = torch.from_numpy(row_weights(loss.class_weights, rows))
