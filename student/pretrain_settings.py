@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import deciding, flag_name, given
 from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
-from student.encoders.specs import Cbow, Cmow, Hybrid
+from student.encoders.specs import Cbow, Cmow, Hybrid, Recurrent
 from student.settings import LAYERS
 from student.source_settings import FORMERLY_LOGITS, VocabularyFlag
 
@@ -26,11 +26,12 @@ class PretrainSettings(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, Json
 
     helps: ClassVar = {
         "seed": "Seed of the weights and the order of rows.",
-        "embedding": "Encoder: cmow (ordered products of matrices), cbow (sums of vectors), or hybrid (both).",
-        "vector_size": "Width of token vectors. Default: 400 for hybrid, 784 for cbow.",
+        "embedding": "Encoder: cmow (ordered products of matrices), cbow (sums of vectors), hybrid (both), or, for "
+        "sentences, recurrent (an element-wise recurrence).",
+        "vector_size": "Width of token vectors. Default: 400 for hybrid and recurrent, 784 for cbow.",
     }
     no_flags: ClassVar = frozenset({"window_size", "num_bigrams"})
-    encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
+    encoder: Hybrid | Cmow | Cbow | Recurrent = Field(default_factory=Hybrid, discriminator="embedding")
     set: str = Field(
         description="Set of masked words or of sentences to train on: a path, or a name in the store.",
         json_schema_extra=FORMERLY_LOGITS | PLACE,

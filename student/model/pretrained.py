@@ -14,12 +14,12 @@ from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.file_names import CONFIG_FILE
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import TokenizerRecord
-from student.encoders.matrices import MatrixEncoder
 from student.encoders.products import SparseGrads
 from student.encoders.specs import AnyEncoder, Cbow
 from student.model.architecture import MaskedWordConfig, SentenceConfig, token_reader_problems
 from student.model.build_config import with_sizes
 from student.model.config_file import read_encoder_config
+from student.model.student import ENCODERS
 from student.model.weights import check_room, load_weights, save_weights
 from student.pretrain_settings import PretrainSettings
 
@@ -41,7 +41,7 @@ class PretrainedStudent(nn.Module, Generic[C]):
     def __init__(self, config: C) -> None:
         super().__init__()
         self.config: C = config
-        self.encoder = MatrixEncoder(config)
+        self.encoder = ENCODERS[config.embedding](config)
 
     @property
     def device(self) -> torch.device:
@@ -116,7 +116,7 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
     ) -> torch.Tensor:
         """Returns vectors_NH, float32. See `Encoder.reduce` for the arguments."""
         features_NF = self.encoder.reduce(ids_T, starts_S, sparse_grads)
-        size, lengths_N1 = self.encoder.vector_size, starts_S.diff().clamp(min=1).unsqueeze(1)
+        size, lengths_N1 = self.config.vector_size, starts_S.diff().clamp(min=1).unsqueeze(1)
         # A teacher's vector keeps its size for longer sentences, while a sum grows with the number of tokens.
         means_NE = features_NF[:, :size] / lengths_N1
         vectors_NH: torch.Tensor = self.map(torch.cat([means_NE, features_NF[:, size:]], dim=1))
@@ -147,8 +147,6 @@ def build_sentence_config(
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    # Pretraining needs features per token, which encoders of whole pairs do not have.
-    raise_all(ConfigError, "wrong flags", token_reader_problems(settings.encoder, "pretraining"))
     encoder = settings.encoder
     if settings.vector_map == "none" and not (isinstance(encoder, Cbow) and encoder.vector_size == width):
         raise ConfigError(

@@ -246,6 +246,7 @@ def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, 
         ({"temperature": 2.0}, naming("--temperature 2: ", "'sampled-20'", "--temperature 1")),
         ({"set": "topk", "temperature": 3.0}, naming("--temperature 3: ", "'topk-10'", "--temperature 1")),
         ({"embedding": "cbow"}, naming("--matrix-size: ", "--embedding cmow")),
+        ({"embedding": "recurrent", "matrix_size": None}, naming("--embedding recurrent: ")),
     ],
 )
 def test_wrong_flags(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:

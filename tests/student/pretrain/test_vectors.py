@@ -201,15 +201,21 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(vector_store: Path, tm
     assert not (tmp_path / "killed" / "checkpoint.safetensors").exists()
 
 
-def test_it_feeds_a_student_of_a_task(vector_store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
-    pretrain(config(vector_store, tmp_path / "vectors"), "x")
-    sizes = {"matrix_size": 4, "vector_size": 8}
-    run = tiny_config(opinion_set.root, tmp_path / "run", init=tmp_path / "vectors", learning_rate=1e-30, **sizes)
+@pytest.mark.parametrize(
+    "shape",
+    [{"matrix_size": 4}, {"matrix_size": 4, "pooling": "sum+max"}, {"embedding": "recurrent", "matrix_size": None}],
+)
+def test_it_feeds_a_student_of_a_task(
+    shape: dict[str, Any], vector_store: Path, opinion_set: ExampleSet, tmp_path: Path
+) -> None:
+    shape = shape | {"vector_size": 8}
+    pretrain(config(vector_store, tmp_path / "vectors", **shape), "x")
+    run = tiny_config(opinion_set.root, tmp_path / "run", init=tmp_path / "vectors", learning_rate=1e-30, **shape)
     train(run, "x")
     pretrained, trained = weights(tmp_path / "vectors"), weights(tmp_path / "run")
-    tables = [name for name in pretrained if name.startswith("encoder.")]
-    assert len(tables) == 3
-    assert all(torch.equal(pretrained[name], trained[name]) for name in tables)
+    weights_of_encoder = [name for name in pretrained if name.startswith("encoder.")]
+    assert len(weights_of_encoder) == (7 if "embedding" in shape else 3)
+    assert all(torch.equal(pretrained[name], trained[name]) for name in weights_of_encoder)
 
 
 def test_tokens_of_no_training_row_end_neutral(vector_store: Path, tmp_path: Path) -> None:
