@@ -98,7 +98,7 @@ def test_pairs_have_them(roles_set: ExampleSet, tmp_path: Path) -> None:
 def test_classes_that_count_the_same_have_the_same_mean(
     opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_ngrams, "PENALTY_OF_BIAS", 1e9)  # so only the means are left in the bias
+    monkeypatch.setattr(fit_ngrams, "PENALTY_OF_CHOICE", 1e9)  # so only the means are left in the bias
     flags = {"class_weights": "balanced", "alpha": 1.0, "where": "label = 0 or source_row % 5 = 0"}
     train(settings(opinion_set, tmp_path / "run", **flags), "")
     part = Student.load(tmp_path / "run").ngrams
@@ -119,6 +119,19 @@ def test_classes_that_count_the_same_have_a_bias(opinion_set: ExampleSet) -> Non
     np.testing.assert_array_equal(plain.bias_C, 0)
     assert balanced.bias_C[0] > 0 > balanced.bias_C[1]
     assert balanced.ngrams > plain.ngrams
+
+
+def test_few_rows_of_a_rare_class_do_not_take_the_network_out(opinion_set: ExampleSet) -> None:
+    rows = load_dev(opinion_set, "validation").taken(np.arange(10))
+    target = Target(kind="classes", names=("bad", "good"))
+    wrong_NC = -0.1 * np.eye(2, dtype=np.float32)[rows.label_N]
+    nothing_NC = np.zeros_like(wrong_NC)
+    plain, balanced = (
+        _weighed(Loss(alpha=1, class_weights=weights), target, rows, wrong_NC, nothing_NC, nothing_NC)
+        for weights in (None, "balanced")
+    )
+    assert plain.network == 0
+    assert 0 < balanced.network < 1
 
 
 def test_goals_are_mixtures_of_gold_and_teacher(opinion_set: ExampleSet) -> None:
