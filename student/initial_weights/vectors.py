@@ -54,7 +54,7 @@ class PretrainedVectors:
     """Vectors that were trained to be summed, so frequent tokens already have short ones.
 
     Attributes:
-        vector_VW: float32, by id. The first columns have the largest numbers.
+        vector_VW: float32, by id.
         sha256: the checksum that their file contains.
     """
 
@@ -132,11 +132,13 @@ def start_vectors(
         counts_less: whether frequent tokens get shorter vectors. Pretrained ones stay as they are.
 
     Returns:
-        start_VK: float32, the first K principal components, times the SIF weights if so. Of pretrained vectors, the
-            first K columns.
+        start_VK: float32, the first K principal components, times the SIF weights if so. Pretrained vectors of the
+            student's width stay as they are.
     """
     if isinstance(vectors, PretrainedVectors):
-        start_VK = vectors.vector_VW[:, :size].double().numpy()
+        start_VK = vectors.vector_VW.double().numpy()
+        # The mean is not subtracted, so sums keep the lengths and similarities that they were trained for.
+        start_VK = onto_axes(start_VK, size) if size < start_VK.shape[1] else start_VK
     else:
         start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
         if counts_less:
@@ -330,11 +332,8 @@ def write_pretrained(run: Path, path: Path) -> None:
     table = SentenceStudent.load(run).encoder.vector_table()
     if table is None:
         raise DataError(f"{run}: its student has no vectors of tokens")
-    # Turned onto their axes, so that the first columns are the best vectors of their width. The mean is not subtracted,
-    # so sums have the lengths and similarities that they were trained for.
-    turned_VW = onto_axes(table.weight.detach().double().numpy(), table.embedding_dim)
     digest = vocabulary_sha256((run / TOKENIZER_FILE).read_text(encoding="utf-8"))
-    write_tensors(path, rounded({NAME: torch.from_numpy(turned_VW).float()}), {VOCABULARY: digest})
+    write_tensors(path, rounded({NAME: table.weight.detach()}), {VOCABULARY: digest})
 
 
 def main() -> None:
