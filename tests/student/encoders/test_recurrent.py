@@ -23,7 +23,6 @@ from student.lessons.examples import student_logits
 from student.model.build_config import build_config, build_token_label_config
 from student.model.student import Student
 from student.predict.predictor import Predictor
-from student.pretrain_settings import PretrainSettings
 from student.run_settings import EvaluateSettings, ExportSettings
 from student.settings import TrainSettings
 from student.train import train
@@ -173,9 +172,7 @@ def test_a_config_claims_no_more_bytes_than_its_weights_have() -> None:
             assert student_config(**sizes | shape).least_bytes > 2**32
 
 
-def test_they_are_not_pretrained_and_label_no_words() -> None:
-    with pytest.raises(ConfigError, match=naming("--embedding recurrent: ")):
-        PretrainSettings.from_flags(set="x", embedding="recurrent")
+def test_they_label_no_words() -> None:
     settings = TrainSettings.from_flags(set="x", embedding="recurrent")
     with pytest.raises(ConfigError, match=naming("--embedding recurrent: ", "labelled words")):
         build_token_label_config(settings, facts("sst2"))
