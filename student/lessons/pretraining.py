@@ -22,7 +22,7 @@ from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, TrainTask, seed_step
 from student.initial_weights.vectors import start_from_vectors
-from student.model.card import embedding_summary, filled, used_summary
+from student.model.card import embedding_summary, filled, tags_of, used_summary
 from student.model.pretrained import PretrainedStudent
 from student.pretrain_settings import PretrainSettings
 from student.row_adam import RowAdam, RowOptimizer
@@ -263,7 +263,7 @@ def card_text(
             pipeline_tag=tag,
             base_model=known.get("base_model"),
             datasets=[one["id"] for one in known.get("datasets", [])] or None,
-            tags=["distillation", "cmow", "matrix-embeddings"],
+            tags=tags_of(student.config),
         ),
         record=record,
         embedding=f"{embedding_summary(student.config)}; {used_summary(student.config)}",

@@ -48,6 +48,12 @@ NEEDS = (
 )
 
 
+def tags_of(config: EncoderConfig) -> list[str]:
+    """Returns the tags by which the hub finds students with an encoder."""
+    family = ("cmow", "matrix-embeddings") if isinstance(config.encoder, Sums) else (config.embedding,)
+    return ["distillation", *family]
+
+
 def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: Record | None = None) -> str:
     """Fills the template ``card.md``.
 
@@ -57,7 +63,6 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
         num_bytes: the size of the weights.
         record: the content of ``run.json`` with scores and command, if there is one.
     """
-    family = ("cmow", "matrix-embeddings") if isinstance(config.encoder, Sums) else (config.embedding,)
     results = _eval_results(config, record) if record else []
     known = (record or {}).get(HUB, {})
     data = ModelCardData(
@@ -67,7 +72,7 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
         pipeline_tag=config.pipeline_tag,
         base_model=known.get("base_model"),
         datasets=[one["id"] for one in known.get("datasets", [])] or None,
-        tags=["distillation", *family, config.task],
+        tags=[*tags_of(config), config.task],
         metrics=[*dict.fromkeys(result.metric_type for result in results)] or None,
         model_name=f"{config.task} student" if results else None,
         eval_results=results or None,

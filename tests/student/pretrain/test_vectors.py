@@ -215,6 +215,8 @@ def test_it_feeds_a_student_of_a_task(
     pretrained, trained = weights(tmp_path / "vectors"), weights(tmp_path / "run")
     weights_of_encoder = [name for name in pretrained if name.startswith("encoder.")]
     assert len(weights_of_encoder) == (7 if "embedding" in shape else 3)
+    tag = "recurrent" if "embedding" in shape else "matrix-embeddings"
+    assert f"- {tag}\n" in (tmp_path / "vectors" / "README.md").read_text()
     assert all(torch.equal(pretrained[name], trained[name]) for name in weights_of_encoder)
 
 
