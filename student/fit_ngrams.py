@@ -1,7 +1,8 @@
 """Fits the n-gram part of a trained student, and chooses its weight beside the network.
 
 Both are trained separately: on top of the n-grams' logits, encoders that read the order of words became worse. Rows
-that did not train the student choose the weights of both, so on them it is no worse than one of the two alone.
+that did not train the student choose the weights of both, so on them it is no worse than one of the two alone, but
+for the penalty of their choice if classes count the same.
 
 Shapes: N rows, F features (the n-grams, and the share of them that two texts have in common), C logits.
 """

@@ -132,8 +132,8 @@ def start_vectors(
         counts_less: whether frequent tokens get shorter vectors. Pretrained ones stay as they are.
 
     Returns:
-        start_VK: float32, the first K principal components, times the SIF weights if so. Pretrained vectors of the
-            student's width stay as they are.
+        start_VK: float32, the first K principal components, times the SIF weights if so. Pretrained vectors stay as
+            they are if they are no wider.
     """
     if isinstance(vectors, PretrainedVectors):
         start_VK = vectors.vector_VW.double().numpy()
